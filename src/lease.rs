@@ -1,0 +1,223 @@
+//! Leases: a reader's protection of one life of one slot.
+//!
+//! A lease is one word in the *reader's own* session area. Taking one stores to no line that another session
+//! stores to; that is what makes a prompt that everybody reads as cheap as a private one.
+//!
+//! * L1: mark before cell: a cell that holds something lies below the lease mark of its area.
+//! * L2: cell, SeqCst fence, second look at the word (\[lease]). A retirer shuts the word, SeqCst fence, reads marks
+//!   and cells. Whoever's fence is later sees the other: the reader finds the word shut, or the retirer the cell.
+//! * L3: only the session stores to its area. Voiding the leases of a dead session is done by its session word
+//!   alone; the next owner of the entry zeroes the cells before it goes `Live`.
+//! * L4: handles are released by number, never by key: the book below is private to the process and knows which
+//!   handle the cell belongs to, so a second, stale, foreign or made-up handle finds nothing.
+//! * L5: a *copy* lease may lapse: a retirer that has watched a copy cell unchanged for the region's limit, by its
+//!   own clock, may ignore it, because the reader checks the word again after its copy and then says "expired".
+//!   *View* and *device* leases never lapse. Changing a copy lease into a view is therefore a new lease (L2).
+
+use maru_layout::table::Counter;
+use maru_layout::word::{LeaseCell, LeaseKind, SessionState, SlotState, SlotWord};
+
+use crate::directory::Sighting;
+use crate::engine::{Engine, Watched};
+use crate::regime::Regime;
+use crate::step::step;
+use crate::sync::{Ordering, fence};
+use crate::{Release, Why};
+
+/// A protected replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) slot: u32,
+    /// The word that was protected: `Ready`.
+    pub(crate) word: SlotWord,
+    pub(crate) cell: u32,
+    pub(crate) sequence: u64,
+}
+
+/// Which cells are in use and by which handle. Private to the process.
+#[derive(Debug)]
+pub(crate) struct LeaseBook {
+    cells: u32,
+    /// Cells ever used; mirrors the area's mark.
+    mark: u32,
+    free: Vec<u32>,
+    /// By cell: what it holds.
+    held: Vec<Option<Held>>,
+    sequence: u64,
+}
+
+impl LeaseBook {
+    pub(crate) fn new(cells: u32) -> Self {
+        Self { cells, mark: 0, free: Vec::new(), held: Vec::new(), sequence: 0 }
+    }
+
+    /// Leases held now.
+    pub(crate) fn held_count(&self) -> u32 {
+        self.held.len() as u32 - self.free.len() as u32
+    }
+}
+
+/// Who protects a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leased {
+    Nobody,
+    /// A session's cell.
+    By {
+        session: u32,
+    },
+}
+
+impl<R: Regime> Engine<R> {
+    /// Protects each of `wanted` or says why not, with one fence for all. Answers keep the order.
+    pub(crate) fn protect(&self, wanted: &[Option<Sighting>], kind: LeaseKind) -> Vec<Result<Held, Why>> {
+        let mut book = self.book();
+        let area = self.tables.area(self.me.index);
+        let mut answers = Vec::with_capacity(wanted.len());
+        let mut mark = book.mark;
+        for sighting in wanted {
+            let answer = match sighting {
+                None => Err(Why::Absent),
+                Some(sighting) => match self.take_cell(&mut book, sighting, &mut mark) {
+                    Some(held) => Ok(held),
+                    None => Err(Why::LeasesFull),
+                },
+            };
+            answers.push(answer);
+        }
+        if mark != book.mark {
+            step!(LeaseMark);
+            // ORDERING: Relaxed: before the cells in program order and before the fence (L1, L2); only I store it.
+            area.lease_mark.store(mark.into(), Ordering::Relaxed);
+            book.mark = mark;
+        }
+        for held in answers.iter().flatten() {
+            let cell = LeaseCell::new(kind, held.sequence as u8, held.slot, held.word.generation());
+            step!(LeaseCell);
+            // ORDERING: Release: a mark raised above is visible to whoever sees the cell (L1). The rest is the fence's.
+            self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
+        }
+        step!(LeaseFence);
+        // ORDERING: SeqCst fence, [lease]; pairs with the fence between shutting and scanning in retire.rs. Weaker:
+        // the retirer misses the cell while I miss `Retiring`; loom-tests/tests/lease.rs.
+        fence(Ordering::SeqCst);
+        for answer in &mut answers {
+            if let Ok(held) = *answer {
+                if self.tables.slot(held.slot).still(held.word) {
+                    self.visit(held.slot);
+                } else {
+                    self.drop_cell(&mut book, held.cell);
+                    *answer = Err(Why::Vanished);
+                }
+            }
+        }
+        let full = answers.iter().filter(|answer| matches!(answer, Err(Why::LeasesFull))).count();
+        self.count(Counter::LeasesFull, full as u64);
+        answers
+    }
+
+    /// Finds a cell for one lease and writes it into the book.
+    fn take_cell(&self, book: &mut LeaseBook, sighting: &Sighting, mark: &mut u32) -> Option<Held> {
+        let cell = match book.free.pop() {
+            Some(cell) => cell,
+            None if *mark < book.cells => {
+                *mark += 1;
+                book.held.push(None);
+                *mark - 1
+            }
+            None => return None,
+        };
+        book.sequence += 1;
+        let held = Held { slot: sighting.slot, word: sighting.word, cell, sequence: book.sequence };
+        book.held[cell as usize] = Some(held);
+        Some(held)
+    }
+
+    fn drop_cell(&self, book: &mut LeaseBook, cell: u32) {
+        step!(LeaseRelease);
+        // ORDERING: Release: my reads of the slot happen before the cell is seen empty, and so before the slot is
+        // freed and written again ([free]).
+        self.tables.cell(self.me.index, cell).store(LeaseCell::EMPTY.0, Ordering::Release);
+        book.held[cell as usize] = None;
+        book.free.push(cell);
+    }
+
+    /// Sets the access byte, only when it is clear: a block that was read before costs its next reader no store.
+    #[inline]
+    fn visit(&self, slot: u32) {
+        let byte = self.tables.access(slot);
+        // ORDERING: Relaxed, both: advice for eviction.
+        if byte.load(Ordering::Relaxed) == 0 {
+            step!(LeaseVisited);
+            byte.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Turns a copy lease into one that never lapses. False when the slot has begun to retire (then a retirer may
+    /// already have ignored the copy lease), or when the lease was released by its handle.
+    pub(crate) fn strengthen(&self, held: &Held, kind: LeaseKind) -> bool {
+        let book = self.book();
+        if book.held.get(held.cell as usize).copied().flatten() != Some(*held) {
+            return false;
+        }
+        let cell = LeaseCell::new(kind, held.sequence as u8, held.slot, held.word.generation());
+        step!(LeaseCell);
+        self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
+        step!(LeaseFence);
+        // ORDERING: SeqCst fence, [lease], as in `protect`: this is a new lease (L5).
+        fence(Ordering::SeqCst);
+        self.tables.slot(held.slot).still(held.word)
+    }
+
+    /// Releases what `held` names, if this session holds exactly that (L4).
+    pub(crate) fn release_held(&self, slot: u32, generation: u64, cell: u32, sequence: u64) -> Release {
+        let mut book = self.book();
+        let holds =
+            book.held.get(cell as usize).copied().flatten().is_some_and(|held| {
+                held.slot == slot && held.word.generation() == generation && held.sequence == sequence
+            });
+        if !holds {
+            return Release::NotHeld;
+        }
+        self.drop_cell(&mut book, cell);
+        Release::Released
+    }
+
+    /// Whether the content protected by `held` was there all the time up to now: the word still names that life,
+    /// and is one in which nobody writes.
+    pub(crate) fn still_held(&self, held: &Held) -> bool {
+        // ORDERING: Acquire fence: the copy before this call is done before the word is looked at again. Bytes of a
+        // later life make that life's word visible ([claim] seen through the payload).
+        fence(Ordering::Acquire);
+        let word = self.tables.slot(held.slot).word();
+        word.generation() == held.word.generation()
+            && matches!(word.state(), Some(SlotState::Ready | SlotState::Retiring))
+    }
+
+    /// Who protects this life of the slot. To be asked after the word was shut and a SeqCst fence.
+    pub(crate) fn leased(&self, slot: u32, generation: u64) -> Leased {
+        let geometry = self.tables.geometry();
+        for session in 0..geometry.session_count {
+            let word = self.tables.session(session).word();
+            // L3: `Dead` voids, `Attaching` has not begun, `Free` has nothing. Damage counts as a holder.
+            if matches!(word.state(), Some(SessionState::Free | SessionState::Attaching | SessionState::Dead)) {
+                continue;
+            }
+            // ORDERING: Relaxed: after the caller's SeqCst fence (L2).
+            let mark = self.tables.area(session).lease_mark.load(Ordering::Relaxed);
+            let mark = u32::try_from(mark).map_or(geometry.lease_cells, |mark| mark.min(geometry.lease_cells));
+            for index in 0..mark {
+                // ORDERING: Acquire, pairs with the Release that emptied the cell: the reader's loads are done.
+                let cell = LeaseCell(self.tables.cell(session, index).load(Ordering::Acquire));
+                if cell.protects(slot, generation) && !self.has_lapsed(session, index, cell) {
+                    return Leased::By { session };
+                }
+            }
+        }
+        Leased::Nobody
+    }
+
+    fn has_lapsed(&self, session: u32, index: u32, cell: LeaseCell) -> bool {
+        let limit = u64::from(self.tables.geometry().copy_lease_ms);
+        cell.kind() == Some(LeaseKind::Copy) && self.unchanged_ms(Watched::Cell(session, index), cell.0) >= limit
+    }
+}

@@ -1,0 +1,393 @@
+//! Making a region.
+//!
+//! * Z1: the format word is stored last, with everything else before it; whoever reads "ready" finds a whole region.
+//! * Z2: a *file* is built under no name, gets real pages, is filled in, and is then linked into place. A half-made file
+//!   never has the name; a formatter that dies leaves nothing; of several, one links and the others find its file.
+//! * Z3: a *device* (and whatever else has to be filled in place: a memfd, a partition of a file) is claimed in its
+//!   format word, with the formatter's host in the claim, while the formatter holds a lock on a byte of its own. The claim
+//!   is taken over only when that host's kernel says that the lock is free.
+//! * Z4: nothing is rewritten in place that somebody may be using. A file that is made anew gets a new inode and takes
+//!   the name of exactly the inode that was judged; users of the old one find its format word `Replaced`. A device with a
+//!   participant who lives, or of whom nothing can be known, is refused.
+
+use std::path::Path;
+
+use bytemuck::Zeroable;
+use maru_layout::geometry::{SpecError, Stamp};
+use maru_layout::superblock::{SectionKind, Superblock};
+use maru_layout::table::{ControlPage, PoolEntry, SessionEntry};
+use maru_layout::word::{FormatState, FormatWord, SessionState, SessionWord};
+use maru_layout::{FORMATTER_LOCK_BYTE, MAX_SESSIONS, PAGE_BYTES};
+
+use super::open::{Deadline, Look, check_regime, look, path_of, place, read_page, read_page_bytes};
+use super::options::{Format, Medium, OpenOptions, Scope, Stage};
+use crate::OpenError;
+use crate::os::create::{AsideFile, LinkOutcome, ReplaceOutcome};
+use crate::os::identity::{HostIdentity, random_bytes, wall_ns};
+use crate::os::lock::{LifeLock, LockAsker};
+use crate::os::map::Mapping;
+use crate::os::{BackingError, BackingFile, BackingKind};
+use crate::session::liveness::host_tag;
+use crate::step::step;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Where the region ended up.
+pub(super) enum Formatted {
+    /// This call made it.
+    Here(BackingFile),
+    /// Somebody else's is (or will be) there: look again.
+    Elsewhere,
+}
+
+/// Makes a region in a new file (Z2).
+pub(super) fn create_file(options: &mut OpenOptions, path: &Path) -> Result<Formatted, OpenError> {
+    match build_aside(options, path, None)?.link()? {
+        LinkOutcome::Linked(backing) => Ok(Formatted::Here(backing)),
+        LinkOutcome::Exists => Ok(Formatted::Elsewhere),
+    }
+}
+
+/// Makes a region in place of whatever is there, unless somebody uses it (Z4).
+pub(super) fn replace(options: &mut OpenOptions, old: BackingFile) -> Result<Formatted, OpenError> {
+    let offset = options.partition.offset;
+    let users = Users::of(&old, offset)?;
+    let in_place = must_fill_in_place(options, &old);
+    if users.live > 0 && (in_place || options.format != Format::Replace) {
+        return Err(OpenError::InUse { place: place(&old, offset), live: users.live, first: users.first });
+    }
+    if in_place {
+        return fill_in_place(options, old, true);
+    }
+    replace_file(options, old, users.incarnation + 1)
+}
+
+/// Makes a region where nothing is: in place, or for a named file by replacing exactly that empty file.
+pub(super) fn fill_blank(
+    options: &mut OpenOptions,
+    blank: BackingFile,
+    deadline: &Deadline,
+) -> Result<Formatted, OpenError> {
+    if !must_fill_in_place(options, &blank) {
+        return replace_file(options, blank, 0);
+    }
+    let here = place(&blank, options.partition.offset);
+    let formatted = fill_in_place(options, blank, false)?;
+    if matches!(formatted, Formatted::Elsewhere) {
+        deadline.wait_or(|waited_ms| OpenError::FormatIncomplete {
+            place: here,
+            waited_ms,
+            state: "another process holds the formatter's lock".to_owned(),
+        })?;
+    }
+    Ok(formatted)
+}
+
+/// Whether the formatter behind a claim is proven dead: it was on this boot of this host, and its lock is free.
+pub(super) fn claimant_is_dead(backing: &BackingFile, offset: u64, word: FormatWord) -> Result<bool, OpenError> {
+    if !word.claimed_by_host(host_tag(&HostIdentity::current()?)) {
+        return Ok(false);
+    }
+    Ok(!LockAsker::new(backing)?.ask(offset + FORMATTER_LOCK_BYTE)?.is_held())
+}
+
+fn must_fill_in_place(options: &OpenOptions, backing: &BackingFile) -> bool {
+    !backing.kind().is_file() || options.partition.offset != 0 || path_of(&options.backing).is_none()
+}
+
+fn replace_file(options: &mut OpenOptions, old: BackingFile, incarnation: u64) -> Result<Formatted, OpenError> {
+    let Some(path) = path_of(&options.backing) else { return Ok(Formatted::Elsewhere) };
+    let size = old.size_now()?;
+    let aside = build_aside(options, &path, Some((size, incarnation)))?;
+    match aside.replace(old.dev_ino())? {
+        ReplaceOutcome::Replaced(backing) => {
+            mark_replaced(&old)?;
+            Ok(Formatted::Here(backing))
+        }
+        ReplaceOutcome::Changed => Ok(Formatted::Elsewhere),
+    }
+}
+
+/// Tells the users of a file that has lost its name.
+fn mark_replaced(old: &BackingFile) -> Result<(), OpenError> {
+    if old.size_now()? < 2 * PAGE_BYTES || read_page(old, 0)?.magic != maru_layout::MAGIC {
+        return Ok(());
+    }
+    let mapping = Mapping::of(old, 0..(2 * PAGE_BYTES).max(old.align_bytes()), true)?;
+    let word = format_word(&mapping);
+    step!(FormatReplaced);
+    // ORDERING: Release: the new file has its name; whoever sees this word and opens again finds it.
+    word.store(FormatWord::new(FormatState::Replaced, 0).0, Ordering::Release);
+    Ok(())
+}
+
+fn build_aside(options: &mut OpenOptions, path: &Path, old: Option<(u64, u64)>) -> Result<AsideFile, OpenError> {
+    let offset = options.partition.offset;
+    let here = path.display().to_string();
+    let old_size = old.map(|(size, _)| size).filter(|size| *size > 0);
+    let length = options
+        .wish
+        .size_bytes
+        .or(options.partition.length)
+        .or(old_size.map(|size| size.saturating_sub(offset)))
+        .ok_or_else(|| OpenError::SizeMissing { place: here.clone() })?;
+    let total = offset.checked_add(length).ok_or(BackingError::OutOfBounds { offset, length, size_bytes: u64::MAX })?;
+    // A wish that cannot be had fails before anything is made.
+    plan(options, length, options.wish.align_bytes.unwrap_or(PAGE_BYTES), false, 0, &here)?;
+    let aside = AsideFile::create(path, total)?;
+    let align = options.wish.align_bytes.unwrap_or(PAGE_BYTES).max(aside.backing().align_bytes());
+    let superblock = plan(options, length, align, false, old.map_or(0, |(_, incarnation)| incarnation), &here)?;
+    let geometry = maru_layout::geometry::Geometry::of(&superblock, length, true)
+        .map_err(|source| OpenError::Superblock { place: here.clone(), source })?;
+    check_regime(&geometry, aside.backing(), &here)?;
+    let huge = options.huge_pages;
+    aside.reserve_pages(0..total, huge, &mut |done, total| options.tell(Stage::Reserve, done, total))?;
+    aside.set_mode(options.file_mode)?;
+    let mapping = Mapping::of(aside.backing(), offset..total, true)?;
+    write_tables(&mapping, &superblock, &pool_of(options, false), None);
+    step!(FormatLink);
+    Ok(aside)
+}
+
+/// Claims, fills and publishes a region in place (Z3).
+fn fill_in_place(options: &mut OpenOptions, backing: BackingFile, force: bool) -> Result<Formatted, OpenError> {
+    let offset = options.partition.offset;
+    let here = place(&backing, offset);
+    let size = backing.size_now()?;
+    let rest = size.checked_sub(offset).ok_or(BackingError::OutOfBounds { offset, length: 0, size_bytes: size })?;
+    let length = options.wish.size_bytes.or(options.partition.length).unwrap_or(rest);
+    if length > rest {
+        return Err(BackingError::OutOfBounds { offset, length, size_bytes: size }.into());
+    }
+    let device = backing.kind() == BackingKind::DeviceDax;
+    let align = options.wish.align_bytes.unwrap_or(PAGE_BYTES).max(backing.align_bytes());
+    if !offset.is_multiple_of(align) {
+        return Err(BackingError::Misaligned { what: "partition offset", value: offset, multiple: align }.into());
+    }
+    let Some(_lock) = LifeLock::take(&backing, offset + FORMATTER_LOCK_BYTE)? else {
+        return Ok(Formatted::Elsewhere);
+    };
+    if !force && !matches!(look(&backing, offset)?, Look::Blank | Look::Unfinished(_)) {
+        return Ok(Formatted::Elsewhere);
+    }
+    refuse_overlap(&backing, offset, length, align, &here)?;
+    let incarnation = read_page(&backing, offset)
+        .map_or(0, |old| if old.magic == maru_layout::MAGIC { old.incarnation.wrapping_add(1) } else { 0 });
+    let superblock = plan(options, length, align, device, incarnation, &here)?;
+    let geometry = maru_layout::geometry::Geometry::of(&superblock, length, true)
+        .map_err(|source| OpenError::Superblock { place: here.clone(), source })?;
+    check_regime(&geometry, &backing, &here)?;
+    let mapping = Mapping::of(&backing, offset..offset + length, true)?;
+    if !device {
+        // Real pages now: a shortage is an error here and not a signal later.
+        mapping.prefault(0..mapping.len(), true, 1, &mut |done, total| options.tell(Stage::Reserve, done, total))?;
+    }
+    let word = format_word(&mapping);
+    let found = FormatWord(word.load(Ordering::Acquire));
+    if found.state() == Some(FormatState::Formatting)
+        && !force
+        && !found.claimed_by_host(host_tag(&HostIdentity::current()?))
+    {
+        // Another host's claim: only its own kernel knows whether that formatter lives.
+        return Ok(Formatted::Elsewhere);
+    }
+    let random = u32::from_le_bytes(random_bytes());
+    let claim = FormatWord::formatting(host_tag(&HostIdentity::current()?), random);
+    step!(FormatClaim);
+    // ORDERING: AcqRel: of formatters on several hosts, one gets the word; everything below comes after it.
+    if word.compare_exchange(found.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return Ok(Formatted::Elsewhere);
+    }
+    let pool = pool_of(options, device);
+    write_tables(&mapping, &superblock, &pool, Some(&mut |done, total| options.tell(Stage::Zero, done, total)));
+    Ok(Formatted::Here(backing))
+}
+
+/// The superblock for this wish.
+fn plan(
+    options: &OpenOptions,
+    length: u64,
+    align: u64,
+    device: bool,
+    incarnation: u64,
+    here: &str,
+) -> Result<Superblock, OpenError> {
+    let config = options.config.as_deref().unwrap_or("{}");
+    let stamp = Stamp {
+        region_id: random_bytes(),
+        incarnation,
+        hash_seed: u64::from_le_bytes(random_bytes()),
+        formatted_ns: wall_ns(),
+        formatter_host: HostIdentity::current()?.host_id,
+    };
+    options
+        .wish
+        .spec(length, align, device, config)
+        .plan(&stamp)
+        .map_err(|source: SpecError| OpenError::Spec { place: here.to_owned(), source })
+}
+
+fn pool_of(options: &OpenOptions, device: bool) -> PoolEntry {
+    let mut pool = PoolEntry::zeroed();
+    pool.id = random_bytes();
+    pool.medium = options.wish.medium.unwrap_or(if device { Medium::Cxl } else { Medium::Cpu }) as u8;
+    pool.tier = 1;
+    pool.scope = options.wish.scope.unwrap_or(if device { Scope::Domain } else { Scope::Host }) as u8;
+    let name = options.wish.name.as_bytes();
+    let mut end = name.len().min(pool.name.len());
+    while !options.wish.name.is_char_boundary(end) {
+        end -= 1;
+    }
+    pool.name[..end].copy_from_slice(&name[..end]);
+    pool
+}
+
+/// Told of bytes done and bytes in all.
+type Zeroed<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Writes copy, tables and superblock, then the format word (Z1). `zero` is given where the bytes may be old.
+fn write_tables(mapping: &Mapping, superblock: &Superblock, pool: &PoolEntry, zero: Option<Zeroed<'_>>) {
+    let offset_of = |kind| superblock.section(kind).map_or(0, |row| row.offset_bytes);
+    step!(FormatCopy);
+    put(mapping, offset_of(SectionKind::Copy), bytemuck::bytes_of(superblock));
+    if let Some(told) = zero {
+        step!(FormatTables);
+        let zeros = vec![0u8; 1 << 20];
+        // Everything between control word and payload; the word itself holds the claim.
+        let mut at = PAGE_BYTES + 8;
+        while at < superblock.header_bytes {
+            let piece = (superblock.header_bytes - at).min(zeros.len() as u64);
+            put(mapping, at, &zeros[..piece as usize]);
+            at += piece;
+            told(at, superblock.header_bytes);
+        }
+    }
+    step!(FormatPool);
+    put(mapping, offset_of(SectionKind::Pools), bytemuck::bytes_of(pool));
+    step!(FormatSuperblock);
+    put(mapping, 0, bytemuck::bytes_of(superblock));
+    if superblock.hosts == maru_layout::superblock::Hosts::Many as u8 {
+        use crate::regime::{ManyHosts, Regime};
+        // SAFETY: the header lies inside the mapping.
+        unsafe { ManyHosts::write_back_range(mapping.as_ptr(), superblock.header_bytes as usize) };
+    }
+    // ORDERING: SeqCst fence and Release store: all bytes above are visible before the word says so (Z1). They were
+    // written by instructions the compiler does not see into, hence the full fence.
+    fence(Ordering::SeqCst);
+    step!(FormatReady);
+    format_word(mapping).store(FormatWord::ready(&superblock.region_id).0, Ordering::Release);
+    if superblock.hosts == maru_layout::superblock::Hosts::Many as u8 {
+        use crate::regime::{ManyHosts, Regime};
+        ManyHosts::write_back(format_word(mapping));
+    }
+}
+
+/// Copies bytes to an offset of a region being made.
+fn put(mapping: &Mapping, offset: u64, bytes: &[u8]) {
+    let end = offset + bytes.len() as u64;
+    assert!(end <= mapping.len() as u64, "a planned section lies inside the mapping");
+    // SAFETY: `offset` is inside the mapping, as just checked.
+    let target = unsafe { mapping.as_ptr().add(offset as usize) };
+    // SAFETY: so is the end; the source is private memory.
+    unsafe { crate::copy::to_shared(target, bytes) }
+}
+
+/// The format word of a mapped region.
+fn format_word(mapping: &Mapping) -> &AtomicU64 {
+    assert!(mapping.len() as u64 >= 2 * PAGE_BYTES, "superblock and control page are mapped");
+    // SAFETY: the control page is the second page of the mapping.
+    let place = unsafe { mapping.as_ptr().add(PAGE_BYTES as usize + core::mem::offset_of!(ControlPage, format)) };
+    // SAFETY: mapped as long as the mapping is borrowed, aligned to a page, and only ever touched atomically.
+    unsafe { &*place.cast::<AtomicU64>() }
+}
+
+/// Who uses a place that is to be formatted anew.
+struct Users {
+    live: u32,
+    first: String,
+    incarnation: u64,
+}
+
+impl Users {
+    /// Sessions whose life lock is held on this host, and sessions of other hosts that their words call alive.
+    fn of(backing: &BackingFile, offset: u64) -> Result<Self, OpenError> {
+        let mut users = Self { live: 0, first: String::new(), incarnation: 0 };
+        let asker = LockAsker::new(backing)?;
+        let superblock = if backing.size_now()? >= offset + 2 * PAGE_BYTES {
+            read_page(backing, offset)?
+        } else {
+            Superblock::zeroed()
+        };
+        let known = superblock.check(backing.size_now()?.saturating_sub(offset), false).is_ok();
+        users.incarnation = if known { superblock.incarnation } else { 0 };
+        let entries = if known { superblock.session_count } else { MAX_SESSIONS };
+        let here = host_tag(&HostIdentity::current()?);
+        for index in 0..=entries {
+            let byte = if index == entries { FORMATTER_LOCK_BYTE } else { u64::from(index) };
+            let held = asker.ask(offset + byte)?;
+            let mut live = held.is_held();
+            let mut shown = format!("session {index} (lock {held:?})");
+            if known && !live && index < entries && superblock.hosts == maru_layout::superblock::Hosts::Many as u8 {
+                let entry = session_entry(backing, offset, &superblock, index)?;
+                let word = SessionWord(entry.word);
+                let occupied = !matches!(word.state(), None | Some(SessionState::Free | SessionState::Dead));
+                if occupied && word.host_tag() != here {
+                    live = true;
+                    shown = format!("session {index} of another host, of which nothing is known here");
+                }
+            }
+            if live {
+                users.live += 1;
+                if users.first.is_empty() {
+                    users.first = shown;
+                }
+            }
+        }
+        Ok(users)
+    }
+}
+
+fn session_entry(
+    backing: &BackingFile,
+    offset: u64,
+    superblock: &Superblock,
+    index: u32,
+) -> Result<SessionEntry, OpenError> {
+    let table = superblock.section(SectionKind::Sessions).map_or(0, |row| row.offset_bytes);
+    let at = offset + table + u64::from(index) * size_of::<SessionEntry>() as u64;
+    let page = at / PAGE_BYTES * PAGE_BYTES;
+    let bytes = read_page_bytes(backing, page)?;
+    // Entries are 256 bytes on multiples of 128, so one may straddle two pages.
+    let mut both = bytes.to_vec();
+    both.extend_from_slice(&read_page_bytes(backing, page + PAGE_BYTES)?);
+    let within = (at - page) as usize;
+    Ok(bytemuck::pod_read_unaligned(&both[within..within + size_of::<SessionEntry>()]))
+}
+
+/// Refuses a partition that would lie over a part of another region of the same backing. Regions start at multiples of
+/// the alignment, so that is where to look.
+fn refuse_overlap(backing: &BackingFile, offset: u64, length: u64, align: u64, here: &str) -> Result<(), OpenError> {
+    let size = backing.size_now()?;
+    let step = align.max(backing.align_bytes());
+    let mut at = 0;
+    while at < offset + length && at + 2 * PAGE_BYTES <= size {
+        let other = if at == offset { Superblock::zeroed() } else { read_page(backing, at)? };
+        if other.magic == maru_layout::MAGIC && other.check(size - at, false).is_ok() {
+            if at + other.length_bytes > offset {
+                return Err(OpenError::Overlap {
+                    place: here.to_owned(),
+                    offset,
+                    length,
+                    other_offset: at,
+                    other_length: other.length_bytes,
+                });
+            }
+            at += other.length_bytes / step * step;
+            if !other.length_bytes.is_multiple_of(step) {
+                at += step;
+            }
+        } else {
+            at += step;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,508 @@
+//! Opening: attach to what is there, or get it formatted and attach then.
+//!
+//! Attaching believes nothing. The superblock is read with an ordinary read (a file that is being cut cannot raise a
+//! signal there), checked field by field, and turned into a private geometry; only then is anything mapped. Any
+//! number of processes may open at once on nothing: one formats, the others find its region (`format.rs`).
+
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytemuck::Zeroable;
+use maru_layout::PAGE_BYTES;
+use maru_layout::geometry::Geometry;
+use maru_layout::superblock::{Hosts, Regime, Superblock, SuperblockError};
+use maru_layout::word::{FormatState, FormatWord, SlotState};
+
+use super::config;
+use super::format::{self, Formatted};
+use super::options::{Format, Mode, OpenOptions, Stage};
+use super::tables::Tables;
+use crate::os::fork::ProcessTag;
+use crate::os::identity::HostIdentity;
+use crate::os::lock::LockAsker;
+use crate::os::map::Mapping;
+use crate::os::{Backing, BackingError, BackingFile, BackingKind};
+use crate::session::liveness::{HostWorld, Liveness};
+use crate::session::{Reader, Session};
+use crate::sync::process::{AtomicBool, Ordering};
+use crate::{AttachError, OpenError, Role, Usage};
+
+/// Whether an open made the region or found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// This call formatted it.
+    Formatted,
+    /// It was there.
+    Attached,
+}
+
+/// A mapped region.
+///
+/// Cheap to clone; sessions and readers keep the mapping alive. See the crate's front page for an example.
+#[derive(Clone)]
+pub struct Region {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) backing: BackingFile,
+    pub(crate) offset: u64,
+    pub(crate) superblock: Superblock,
+    pub(crate) tables: Tables,
+    pub(crate) mode: Mode,
+    pub(crate) tag: ProcessTag,
+    pub(crate) host: HostIdentity,
+    /// The path names another region now (found by a heartbeat).
+    pub(crate) replaced: AtomicBool,
+    outcome: Outcome,
+}
+
+impl Inner {
+    pub(crate) fn geometry(&self) -> &Geometry {
+        self.tables.geometry()
+    }
+
+    /// A view of who lives here, through an open file of its own.
+    pub(crate) fn world(&self) -> Result<HostWorld, BackingError> {
+        Ok(HostWorld::new(self.tables.clone(), LockAsker::new(&self.backing)?, self.offset, self.host))
+    }
+}
+
+/// How errors call the region at `offset` of a backing.
+pub(super) fn place(backing: &BackingFile, offset: u64) -> String {
+    let path = backing.shown_path();
+    if offset == 0 { path.display().to_string() } else { format!("{} at offset {offset}", path.display()) }
+}
+
+impl Region {
+    /// Opens a region, and makes it first if the options say so.
+    ///
+    /// ```no_run
+    /// use maru::{Format, OpenOptions, Region, Wish};
+    /// let options = OpenOptions::path("/dev/shm/kv").format(Format::IfAbsent).wish(Wish::of_slots(1 << 30, 448 << 10));
+    /// let region = Region::open(options)?;
+    /// # Ok::<(), maru::OpenError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Each names what was found and what was wanted; see [`OpenError`]. A refused open leaves the bytes of the
+    /// region as they were.
+    pub fn open(mut options: OpenOptions) -> Result<Self, OpenError> {
+        if let Some(text) = &options.config {
+            config::parse(text).map_err(|problem| OpenError::BadConfig { problem })?;
+        }
+        let writable = options.mode != Mode::ReadOnly;
+        let deadline = Deadline::new(options.wish.attach_wait_ms);
+        let fresh = matches!(options.format, Format::Force | Format::Replace);
+        loop {
+            let backing = match BackingFile::open(&options.backing, writable) {
+                Ok(backing) => backing,
+                Err(BackingError::NotFound { path }) if options.format != Format::Never && writable => {
+                    match format::create_file(&mut options, &path)? {
+                        Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
+                        Formatted::Elsewhere => continue,
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if fresh {
+                match format::replace(&mut options, backing)? {
+                    Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
+                    Formatted::Elsewhere => continue,
+                }
+            }
+            match look(&backing, options.partition.offset)? {
+                Look::Ready => return Self::attach(backing, &mut options, Outcome::Attached),
+                Look::Foreign(_) | Look::Blank if options.format == Format::Never => {
+                    // Attaching says field by field what is wrong.
+                    return Self::attach(backing, &mut options, Outcome::Attached);
+                }
+                Look::Foreign(found) => {
+                    return Err(OpenError::NotBlank { place: place(&backing, options.partition.offset), found });
+                }
+                Look::Blank if !writable => {
+                    return Err(OpenError::NotFormatted { place: place(&backing, options.partition.offset) });
+                }
+                Look::Blank => match format::fill_blank(&mut options, backing, &deadline)? {
+                    Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
+                    Formatted::Elsewhere => {}
+                },
+                Look::Unfinished(word) => {
+                    if options.format != Format::Never
+                        && format::claimant_is_dead(&backing, options.partition.offset, word)?
+                    {
+                        match format::fill_blank(&mut options, backing, &deadline)? {
+                            Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
+                            Formatted::Elsewhere => continue,
+                        }
+                    }
+                    deadline.wait_or(|waited_ms| OpenError::FormatIncomplete {
+                        place: place(&backing, options.partition.offset),
+                        waited_ms,
+                        state: format!("{word:?}"),
+                    })?;
+                }
+                Look::Replaced => {
+                    // The name leads to the new one in a moment; a device's name always leads here.
+                    deadline.wait_or(|_| OpenError::Replaced { place: place(&backing, options.partition.offset) })?;
+                }
+            }
+        }
+    }
+
+    fn attach(backing: BackingFile, options: &mut OpenOptions, outcome: Outcome) -> Result<Self, OpenError> {
+        let offset = options.partition.offset;
+        let writable = options.mode != Mode::ReadOnly;
+        let here = place(&backing, offset);
+        let whole = backing.size_now()?;
+        let Some(rest) = whole.checked_sub(offset) else {
+            return Err(BackingError::OutOfBounds { offset, length: PAGE_BYTES, size_bytes: whole }.into());
+        };
+        let have = options.partition.length.map_or(rest, |length| length.min(rest));
+        if have < PAGE_BYTES {
+            let source = SuperblockError::TooShort { need_bytes: PAGE_BYTES, have_bytes: have };
+            return Err(OpenError::Superblock { place: here, source });
+        }
+        let superblock = read_page(&backing, offset)?;
+        if superblock.magic == [0; 8] {
+            return Err(OpenError::NotFormatted { place: here });
+        }
+        let geometry = Geometry::of(&superblock, have, writable).map_err(|source| OpenError::Superblock {
+            place: here.clone(),
+            source: name_differences(source, &superblock, &backing, offset),
+        })?;
+        check_config(options.config.as_deref(), &geometry.config, &here)?;
+        check_regime(&geometry, &backing, &here)?;
+        let mapped = if options.mode == Mode::HeaderOnly { geometry.header_bytes } else { geometry.length_bytes };
+        let mapping = Mapping::of(&backing, offset..offset + mapped, writable)?;
+        if options.prefault {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let range = 0..mapping.len();
+            mapping
+                .prefault(range, writable, threads, &mut |done, total| options.tell(Stage::Prefault, done, total))?;
+        }
+        let tables = Tables::new(Arc::new(mapping), Arc::new(geometry));
+        let word = tables.control().format();
+        if word != FormatWord::ready(&tables.geometry().region_id) {
+            let replaced = matches!(word.state(), Some(FormatState::Ready | FormatState::Replaced));
+            return Err(if replaced {
+                OpenError::Replaced { place: here }
+            } else {
+                OpenError::FormatIncomplete { place: here, waited_ms: 0, state: format!("{word:?}") }
+            });
+        }
+        let inner = Inner {
+            host: HostIdentity::current()?,
+            backing,
+            offset,
+            superblock,
+            tables,
+            mode: options.mode,
+            tag: ProcessTag::current(),
+            replaced: AtomicBool::new(false),
+            outcome,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Joins the region as a participant.
+    ///
+    /// # Errors
+    /// [`AttachError::Full`] when every entry belongs to somebody who lives or cannot be judged;
+    /// [`AttachError::ReadOnly`] on a read-only region.
+    pub fn session(&self, engine: &str, role: Role) -> Result<Session, AttachError> {
+        Session::attach(&self.inner, engine, role)
+    }
+
+    /// Looks without joining: takes no entry, stores nothing, and works in every mode.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::new(&self.inner)
+    }
+
+    /// Whether this call made the region or found it.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.inner.outcome
+    }
+
+    /// The region's random id.
+    #[must_use]
+    pub fn id(&self) -> [u8; 16] {
+        self.inner.geometry().region_id
+    }
+
+    /// The region's numbers.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        self.inner.geometry()
+    }
+
+    /// The superblock as read at open.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.inner.superblock
+    }
+
+    /// What it lies in.
+    #[must_use]
+    pub fn backing(&self) -> BackingKind {
+        self.inner.backing.kind()
+    }
+
+    /// How much is mapped.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.inner.mode
+    }
+
+    /// Makes pages present, so that first touches cost nothing later; stores nothing. Bytes done and in all go to
+    /// `progress`.
+    ///
+    /// # Errors
+    /// The kernel could not make a page present.
+    pub fn prefault(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackingError> {
+        let mapping = self.inner.tables.mapping();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        mapping.prefault(0..mapping.len(), self.inner.mode != Mode::ReadOnly, threads, progress)
+    }
+
+    /// Whether the mapping's memory has faulted away (only with the fault handler installed).
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.inner.tables.mapping().is_lost()
+    }
+
+    /// Recounts all slot words.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        usage(&self.inner.tables)
+    }
+
+    /// What can be said about the holder of session entry `index`.
+    ///
+    /// # Errors
+    /// The backing could not be opened for asking.
+    pub fn liveness(&self, index: u32) -> Result<Liveness, BackingError> {
+        if index >= self.inner.geometry().session_count {
+            return Ok(Liveness::Unknown);
+        }
+        Ok(self.inner.world()?.liveness(index))
+    }
+}
+
+/// Recounts all slot words: the only truth about space, and so never out of step with it.
+pub(crate) fn usage(tables: &Tables) -> Usage {
+    let geometry = tables.geometry();
+    let mut usage = Usage {
+        capacity_bytes: geometry.capacity_bytes(),
+        reserved_bytes: geometry.length_bytes,
+        capacity_slots: geometry.slot_count,
+        ..Usage::default()
+    };
+    for class in &geometry.classes {
+        for slot in class.first_slot..class.first_slot + class.slot_count {
+            let record = tables.slot(slot);
+            let Some(state) = record.word().state() else {
+                usage.damaged_slots += 1;
+                usage.allocated_bytes += class.slot_bytes;
+                continue;
+            };
+            usage.slots[state as usize] += 1;
+            if state != SlotState::Free {
+                usage.allocated_bytes += class.slot_bytes;
+            }
+            match state {
+                SlotState::Free => {}
+                SlotState::Ready => {
+                    usage.ready_allocated_bytes += class.slot_bytes;
+                    let length = record.read_identity().map_or(0, |(_, identity)| crate::slot::length_of(&identity));
+                    usage.ready_bytes += u64::from(length).min(class.slot_bytes);
+                }
+                SlotState::Retiring => usage.retiring_bytes += class.slot_bytes,
+                SlotState::Quarantined => usage.quarantined_bytes += class.slot_bytes,
+                SlotState::Claiming | SlotState::Pending | SlotState::Writing => {
+                    usage.writing_bytes += class.slot_bytes;
+                }
+            }
+        }
+    }
+    usage
+}
+
+/// A bounded wait for somebody else's work.
+pub(super) struct Deadline {
+    start: Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    fn new(limit_ms: u32) -> Self {
+        Self { start: Instant::now(), limit: Duration::from_millis(limit_ms.into()) }
+    }
+
+    /// Sleeps a little, or fails when the time is up.
+    pub(super) fn wait_or(&self, error: impl FnOnce(u64) -> OpenError) -> Result<(), OpenError> {
+        let waited = self.start.elapsed();
+        if waited >= self.limit {
+            return Err(error(waited.as_millis() as u64));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        Ok(())
+    }
+}
+
+/// What lies at the region's place.
+pub(super) enum Look {
+    /// A finished region, as far as magic and format word tell.
+    Ready,
+    /// Nothing.
+    Blank,
+    /// Somebody's unfinished formatting.
+    Unfinished(FormatWord),
+    /// A region that has been replaced.
+    Replaced,
+    /// Something else.
+    Foreign(String),
+}
+
+/// Looks at magic and format word.
+pub(super) fn look(backing: &BackingFile, offset: u64) -> Result<Look, OpenError> {
+    let size = backing.size_now()?;
+    if size.saturating_sub(offset) < 2 * PAGE_BYTES {
+        // Too short for any region: blank if there is not a byte, otherwise something is there.
+        return Ok(if size <= offset { Look::Blank } else { Look::Foreign(format!("{} bytes", size - offset)) });
+    }
+    let superblock = read_page(backing, offset)?;
+    let control = read_page_bytes(backing, offset + PAGE_BYTES)?;
+    let word = FormatWord(u64::from_le_bytes(control[..8].try_into().expect("eight bytes")));
+    Ok(match (superblock.magic, word.state()) {
+        (maru_layout::MAGIC, Some(FormatState::Replaced)) => Look::Replaced,
+        (maru_layout::MAGIC, Some(FormatState::Ready)) => Look::Ready,
+        (_, Some(FormatState::Formatting)) => Look::Unfinished(word),
+        (maru_layout::MAGIC, _) => Look::Ready,
+        ([0, 0, 0, 0, 0, 0, 0, 0], Some(FormatState::Blank)) => Look::Blank,
+        (magic, _) => Look::Foreign(format!("first bytes {magic:02x?}")),
+    })
+}
+
+/// A superblock, by an ordinary read where there is one.
+pub(super) fn read_page(backing: &BackingFile, offset: u64) -> Result<Superblock, OpenError> {
+    let bytes = read_page_bytes(backing, offset)?;
+    Ok(Superblock::read(&bytes).unwrap_or_else(|_| Superblock::zeroed()))
+}
+
+/// 4 KiB from a backing: files are read, devices (which have no read) are mapped for the moment.
+pub(super) fn read_page_bytes(backing: &BackingFile, offset: u64) -> Result<[u8; PAGE_BYTES as usize], OpenError> {
+    let mut page = [0; PAGE_BYTES as usize];
+    if backing.kind() != BackingKind::DeviceDax && !matches!(backing.kind(), BackingKind::Hugetlbfs { .. }) {
+        backing.file().read_exact_at(&mut page, offset).map_err(|source| BackingError::Io {
+            action: "read the header",
+            path: backing.shown_path(),
+            source,
+        })?;
+        return Ok(page);
+    }
+    let align = backing.align_bytes();
+    let start = offset / align * align;
+    let mapping = Mapping::of(backing, start..start + align, false)?;
+    let within = (offset - start) as usize;
+    // SAFETY: `within` is a page inside the mapped alignment unit.
+    let source = unsafe { mapping.as_ptr().add(within) };
+    // SAFETY: one page from there on is mapped; the target is private.
+    unsafe { crate::copy::from_shared(&mut page, source) };
+    Ok(page)
+}
+
+/// When only the checksum is wrong, the copy at the end says which field was changed.
+fn name_differences(
+    error: SuperblockError,
+    superblock: &Superblock,
+    backing: &BackingFile,
+    offset: u64,
+) -> SuperblockError {
+    let SuperblockError::Checksum { stored, computed, .. } = error else { return error };
+    let differs = superblock
+        .length_bytes
+        .checked_sub(PAGE_BYTES)
+        .and_then(|copy| offset.checked_add(copy))
+        .and_then(|at| read_page(backing, at).ok())
+        .filter(|copy| copy.check_kind(false).is_ok())
+        .map(|copy| superblock.differing_fields(&copy))
+        .unwrap_or_default();
+    SuperblockError::Checksum { stored, computed, differs }
+}
+
+fn check_config(yours: Option<&str>, region: &str, place: &str) -> Result<(), OpenError> {
+    let Some(yours) = yours else { return Ok(()) };
+    let yours = config::parse(yours).map_err(|problem| OpenError::BadConfig { problem })?;
+    let region = config::parse(region).map_err(|problem| OpenError::Config {
+        place: place.to_owned(),
+        field: "(all)".to_owned(),
+        region: problem,
+        yours: "a JSON object".to_owned(),
+    })?;
+    match config::difference(&region, &yours) {
+        None => Ok(()),
+        Some((field, region, yours)) => Err(OpenError::Config { place: place.to_owned(), field, region, yours }),
+    }
+}
+
+/// Refuses regimes that are not built, and memory that does not reach as far as the regime says.
+pub(super) fn check_regime(geometry: &Geometry, backing: &BackingFile, place: &str) -> Result<(), OpenError> {
+    if geometry.regime != Regime::Coherent {
+        return Err(OpenError::Regime {
+            place: place.to_owned(),
+            regime: geometry.regime.name(),
+            hosts: geometry.hosts.name(),
+        });
+    }
+    if geometry.hosts == Hosts::Many && backing.kind() == BackingKind::OrdinaryFile {
+        return Err(OpenError::NotShared { place: place.to_owned(), backing: backing.kind().name() });
+    }
+    Ok(())
+}
+
+/// Marks a region as found replaced by its name, in this process.
+pub(crate) fn note_replaced(inner: &Inner) {
+    inner.replaced.store(true, Ordering::Relaxed);
+}
+
+/// The path behind options, where there is one.
+pub(super) fn path_of(backing: &Backing) -> Option<PathBuf> {
+    match backing {
+        Backing::Path(path) => Some(path.clone()),
+        Backing::Env | Backing::Fd(_) => None,
+    }
+}
+
+/// Rules of ordinary files (by backing kind only): write back after a write, drop what is cached before a read. Devices and
+/// memory-backed files are never told to.
+impl Inner {
+    pub(crate) fn sync_payload(&self, slot: u32, length: u32) {
+        if self.backing.kind().needs_msync()
+            && let Some((offset, _)) = self.geometry().payload_of(slot)
+        {
+            // A failure costs durability over a power loss, which a cache does not promise; the checksum tells.
+            let _ = self.tables.mapping().msync(offset as usize..offset as usize + length as usize);
+        }
+    }
+
+    pub(crate) fn sync_record(&self, slot: u32) {
+        if self.backing.kind().needs_msync() {
+            let record = self.geometry().offset(maru_layout::superblock::SectionKind::Records)
+                + u64::from(slot) * maru_layout::RECORD_BYTES;
+            let _ = self.tables.mapping().msync(record as usize..(record + maru_layout::RECORD_BYTES) as usize);
+        }
+    }
+
+    pub(crate) fn invalidate_payload(&self, slot: u32, length: u32) {
+        if self.backing.kind().needs_msync()
+            && let Some((offset, _)) = self.geometry().payload_of(slot)
+        {
+            let _ = self.tables.mapping().msync_invalidate(offset as usize..offset as usize + length as usize);
+        }
+    }
+}

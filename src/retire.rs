@@ -1,0 +1,137 @@
+//! Retiring: from `Ready` to `Free`, past every reader.
+//!
+//! 1. Scan the lease cells first: where somebody reads, shutting the door would only be undone.
+//! 2. `Ready → Retiring`, owned by *this call*. New readers fail from here on.
+//! 3. SeqCst fence, then read session words and marks *now*, then the cells (\[lease]).
+//! 4. Nobody: `Retiring → Free`. Somebody: an eviction puts it back to `Ready`; a retire on request leaves it
+//!    `Retiring` with owner 0, and anyone frees it after the last lease.
+//!
+//! * X1: only the call that shut a word reverts it, or frees it while its name is in the word. A recoverer frees,
+//!   never reverts. Owner 0: anyone frees, nobody reverts.
+//! * X2: the slot is freed only after a scan that began after the word was shut found no lease.
+
+use core::ops::ControlFlow;
+
+use maru_layout::object::{ObjectKey, Place};
+use maru_layout::table::Counter;
+use maru_layout::word::{IndexEntry, Owner, SlotState, SlotWord, short_generation};
+
+use crate::engine::Engine;
+use crate::lease::Leased;
+use crate::regime::Regime;
+use crate::slot::{Slot, identity_words};
+use crate::step::step;
+use crate::sync::{Ordering, fence};
+use crate::{ReclaimReport, Retire};
+
+impl<R: Regime> Engine<R> {
+    /// Retires the object of `key`.
+    pub(crate) fn retire_object(&self, key: &ObjectKey) -> Retire {
+        let geometry = self.tables.geometry();
+        let place = key.place(geometry.hash_seed, geometry.bucket_count);
+        let mut ready = None;
+        self.scan(&place, &identity_words(key, 0), false, |sighting| {
+            if sighting.word.is(SlotState::Ready) {
+                ready = Some(sighting);
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        let Some(sighting) = ready else { return Retire::Gone };
+        let Some(shut) = self.shut(sighting.slot, sighting.word) else { return Retire::Gone };
+        self.count(Counter::Retired, 1);
+        match self.leased(sighting.slot, shut.generation()) {
+            Leased::Nobody => {
+                self.free_shut(sighting.slot, shut);
+                Retire::Retired
+            }
+            Leased::By { .. } => {
+                step!(RetireDrain);
+                // X1: from here on anyone may free it. A failed swap means that I was declared dead meanwhile.
+                let _ = self.tables.slot(sighting.slot).swap(shut, shut.to(SlotState::Retiring, Owner::NOBODY));
+                Retire::Draining
+            }
+        }
+    }
+
+    /// Evicts the ready resident behind an index entry; false when it is read, gone or not ready.
+    pub(crate) fn evict(&self, entry: IndexEntry) -> bool {
+        let Some(slot) = self.tables.slot_checked(entry.slot()) else { return false };
+        let word = slot.word();
+        if !word.is(SlotState::Ready) || short_generation(word.generation()) != entry.short_generation() {
+            return false;
+        }
+        // Scanned before shutting, so that reverts are rare.
+        if self.leased(entry.slot(), word.generation()) != Leased::Nobody {
+            return false;
+        }
+        let Some(shut) = self.shut(entry.slot(), word) else { return false };
+        if self.leased(entry.slot(), shut.generation()) == Leased::Nobody {
+            self.free_shut(entry.slot(), shut);
+            self.count(Counter::Evicted, 1);
+            return true;
+        }
+        step!(RetireRevert);
+        let _ = slot.swap(shut, shut.to(SlotState::Ready, Owner::NOBODY));
+        false
+    }
+
+    /// `Ready → Retiring` under my name, then the fence.
+    fn shut(&self, slot: u32, ready: SlotWord) -> Option<SlotWord> {
+        let shut = ready.to(SlotState::Retiring, self.me.owner);
+        step!(RetireShut);
+        self.tables.slot(slot).swap(ready, shut).ok()?;
+        R::write_back(self.tables.slot(slot));
+        step!(RetireFence);
+        // ORDERING: SeqCst fence, [lease]; pairs with the one in lease.rs. Weaker: I miss a cell while its reader
+        // misses `Retiring`, and the slot is re-used under it; loom-tests/tests/lease.rs.
+        fence(Ordering::SeqCst);
+        Some(shut)
+    }
+
+    /// `Retiring → Free`, then entry and bitmap. The identity must be read before the word moves.
+    pub(crate) fn free_shut(&self, slot: u32, shut: SlotWord) -> bool {
+        let record = self.tables.slot(slot);
+        let place = self.place_of(record);
+        step!(RetireFree);
+        if record.swap(shut, shut.freed()).is_err() {
+            return false;
+        }
+        if let Some(place) = place {
+            self.remove_entry(&place, IndexEntry::new(slot, shut.generation(), place.tag));
+        }
+        self.clear_bit(slot);
+        true
+    }
+
+    /// Where the index looks for what a slot says it holds.
+    pub(crate) fn place_of(&self, record: &Slot) -> Option<Place> {
+        let (_, identity) = record.read_identity()?;
+        let key = ObjectKey::of_record(&Slot::plain_identity(&identity));
+        let geometry = self.tables.geometry();
+        Some(key.place(geometry.hash_seed, geometry.bucket_count))
+    }
+
+    /// Frees a slot that drains under owner 0, if its last lease has ended.
+    pub(crate) fn free_drained(&self, slot: u32, word: SlotWord) -> bool {
+        // ORDERING: SeqCst fence, [lease]: the word was shut by another call, maybe on another processor, and was
+        // read above; the scan below must not be older than that.
+        fence(Ordering::SeqCst);
+        let freed = self.leased(slot, word.generation()) == Leased::Nobody && self.free_shut(slot, word);
+        self.count(Counter::Reclaimed, freed.into());
+        freed
+    }
+
+    /// Recovers dead sessions and frees every drained slot.
+    pub(crate) fn reclaim_all(&self) -> ReclaimReport {
+        let (recovered_sessions, recovered_slots) = self.recover_all_dead();
+        let mut report = ReclaimReport { recovered_sessions, recovered_slots, ..ReclaimReport::default() };
+        for slot in 0..self.tables.geometry().slot_count {
+            let word = self.tables.slot(slot).word();
+            if word.is(SlotState::Retiring) && word.owner() == Owner::NOBODY {
+                if self.free_drained(slot, word) { report.freed_slots += 1 } else { report.draining_slots += 1 }
+            }
+        }
+        report
+    }
+}

@@ -1,0 +1,580 @@
+//! A session: one attached process (or one of several in a process), and everything it can ask for.
+//!
+//! This file is the façade. It checks who is calling (the process that made the handle, a session that is not fenced, a
+//! region that has not been replaced), then hands over to the protocol of the verb.
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `attach.rs` | takes an entry of the session table |
+//! | `liveness.rs` | proof of death |
+//! | `reservation.rs` | the writer's end of a store |
+//! | `lease.rs` | the reader's end of a load |
+//! | `reader.rs` | looking without joining |
+
+mod attach;
+mod lease;
+pub(crate) mod liveness;
+mod reader;
+mod reservation;
+
+use std::sync::Arc;
+
+use bytemuck::Zeroable;
+use maru_layout::superblock::Hosts;
+use maru_layout::table::{Counter, Role, SessionEntry};
+use maru_layout::word::{FormatWord, LeaseKind, SlotState, SlotWord};
+
+pub use self::lease::{Lease, View};
+pub use self::liveness::Liveness;
+pub use self::reader::{ReadError, Reader};
+pub use self::reservation::{Reservation, Reserve};
+
+use crate::engine::{Engine, Me, World};
+use crate::lease::Held;
+use crate::namespace::Namespace;
+use crate::os::BackingKind;
+use crate::os::identity::{ProcessIdentity, random_bytes, wall_ns};
+use crate::os::lock::LifeLock;
+use crate::regime::{ManyHosts, OneHost};
+use crate::region::{Inner, Mode};
+use crate::step::step;
+use crate::store::Reserved;
+use crate::sync::Ordering;
+use crate::sync::process;
+use crate::{
+    AttachError, Batch, CallError, Commit, LeaseHandle, Limits, NamespaceError, NamespaceId, ObjectId, Probe,
+    ReclaimReport, Release, ReserveOptions, Retire, StillHeld, Token, Usage, Why, Writer,
+};
+
+/// The one dispatch on the regime, made when the session is.
+pub(crate) enum Dispatch {
+    One(Engine<OneHost>),
+    Many(Engine<ManyHosts>),
+}
+
+/// Calls a protocol on the engine of the session's regime.
+macro_rules! on {
+    ($dispatch:expr, $engine:ident => $call:expr) => {
+        match &$dispatch {
+            $crate::session::Dispatch::One($engine) => $call,
+            $crate::session::Dispatch::Many($engine) => $call,
+        }
+    };
+}
+pub(crate) use on;
+
+impl Dispatch {
+    pub(crate) fn new(inner: &Inner, me: Me, world: Box<dyn World>) -> Self {
+        let tables = inner.tables.clone();
+        match inner.geometry().hosts {
+            Hosts::One => Self::One(Engine::new(tables, me, world)),
+            Hosts::Many => Self::Many(Engine::new(tables, me, world)),
+        }
+    }
+}
+
+/// A participant of a region.
+///
+/// `Send` and `Sync`: threads of a process may share one session, or have one each. Dropping it closes it; see
+/// [`Session::close`] for a close that says what is still held. In a forked child every call answers
+/// [`CallError::ForeignProcess`] and dropping does nothing.
+pub struct Session {
+    inner: Arc<Inner>,
+    dispatch: Dispatch,
+    /// Held as long as the session; `None` once it is closed.
+    lock: Option<LifeLock>,
+    me: Me,
+    loads: process::AtomicU64,
+}
+
+impl Session {
+    pub(crate) fn attach(inner: &Arc<Inner>, engine: &str, role: Role) -> Result<Self, AttachError> {
+        if inner.mode == Mode::ReadOnly {
+            return Err(AttachError::ReadOnly);
+        }
+        if engine.is_empty() || engine.len() > 64 || engine.chars().any(char::is_control) {
+            return Err(AttachError::EngineName { bytes: engine.len() });
+        }
+        check_region(inner)?;
+        let process = ProcessIdentity::current()?;
+        let host_tag = liveness::host_tag(&process.host);
+        let world = inner.world()?;
+        let id: [u8; 16] = random_bytes();
+        let id_low = u64::from_le_bytes(id[..8].try_into().expect("eight bytes"));
+        let mut facts = SessionEntry::zeroed();
+        facts.id = id;
+        facts.host_id = process.host.host_id;
+        facts.boot_id = process.host.boot_id;
+        facts.pid = process.pid;
+        facts.pid_ns = process.pid_ns;
+        facts.start_time_ticks = process.start_time_ticks;
+        facts.role = role as u16;
+        facts.attached_ns = wall_ns();
+        facts.engine[..engine.len()].copy_from_slice(engine.as_bytes());
+
+        let entries = inner.geometry().session_count;
+        let (mut live, mut unknown) = (0, 0);
+        for index in 0..entries {
+            // Asking first keeps the lock of a live session from being tried for.
+            match world.liveness(index) {
+                Liveness::Alive => {
+                    live += 1;
+                    continue;
+                }
+                Liveness::Unknown if !idle(inner, index) => {
+                    unknown += 1;
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(lock) = LifeLock::take(&inner.backing, inner.offset + u64::from(index))? else {
+                live += 1;
+                continue;
+            };
+            // From here on nobody else moves this entry forward; what it says belongs to the dead.
+            let judged = world.judges(index);
+            let me = Me::new(index, maru_layout::word::SessionWord(0), id_low);
+            let attaching = Dispatch::new(inner, me, Box::new(inner.world()?));
+            let Some(word) = on!(attaching, e => e.attach_entry(host_tag, judged, &facts)) else { continue };
+            let me = Me::new(index, word, id_low);
+            let dispatch = Dispatch::new(inner, me, Box::new(inner.world()?));
+            return Ok(Self {
+                inner: inner.clone(),
+                dispatch,
+                lock: Some(lock),
+                me,
+                loads: process::AtomicU64::new(0),
+            });
+        }
+        Err(AttachError::Full { limit: entries, live, unknown })
+    }
+
+    /// Refuses calls that cannot be tried: another process, a lost or replaced region, a fenced session.
+    fn check(&self) -> Result<(), CallError> {
+        check_region(&self.inner)?;
+        on!(self.dispatch, e => e.check_session())
+    }
+
+    /// Additionally looks at the file, once a batch: a backing that was cut is told before bytes are touched.
+    fn check_bytes(&self) -> Result<(), CallError> {
+        self.check()?;
+        if self.inner.mode == Mode::HeaderOnly {
+            return Err(CallError::NoPayload);
+        }
+        check_size(&self.inner)
+    }
+
+    /// Index of this session's entry.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.me.index
+    }
+
+    /// Epoch of this session: higher than that of any session before it.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.me.live.epoch()
+    }
+
+    /// Times that this region promises.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let geometry = self.inner.geometry();
+        Limits {
+            copy_lease: std::time::Duration::from_millis(geometry.copy_lease_ms.into()),
+            stalled_writer: std::time::Duration::from_millis(geometry.stalled_writer_ms.into()),
+        }
+    }
+
+    /// Shows that the process still turns, and notices when the path names another region. To be called about once
+    /// a second; nothing is freed for want of it.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn heartbeat(&self) -> Result<u64, CallError> {
+        self.check()?;
+        if !self.inner.backing.path_still_names_this() {
+            crate::region::note_replaced(&self.inner);
+            return Err(CallError::Replaced);
+        }
+        check_size(&self.inner)?;
+        let beat = &self.inner.tables.session(self.me.index).heartbeat;
+        step!(Heartbeat);
+        // ORDERING: Relaxed: a number that others watch for change.
+        let next = beat.load(Ordering::Relaxed).wrapping_add(1);
+        beat.store(next, Ordering::Relaxed);
+        Ok(next)
+    }
+
+    /// Registers a namespace, or finds it registered: one row for one text, whoever asks first.
+    ///
+    /// # Errors
+    /// Names a missing field; or the table is full, or busy.
+    pub fn namespace(&self, namespace: &Namespace) -> Result<NamespaceId, NamespaceError> {
+        let text = namespace.text()?;
+        self.check()?;
+        on!(self.dispatch, e => e.register(&text))
+    }
+
+    /// Ends the present generation of a namespace, in constant time: when this returns, no call in any process
+    /// returns an old hit or an old byte any more. Old slots are freed as they are met. `false`: it had ended before.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn invalidate(&self, namespace: NamespaceId) -> Result<bool, CallError> {
+        self.check()?;
+        on!(self.dispatch, e => e.invalidate_namespace(&namespace))
+    }
+
+    /// Reserves a slot for `object`.
+    ///
+    /// # Errors
+    /// The call cannot be tried. "No", with a reason, is [`Reserve::Refused`].
+    pub fn reserve(&self, object: &ObjectId, len: u64, options: ReserveOptions) -> Result<Reserve<'_>, CallError> {
+        self.check_bytes()?;
+        self.reserve_checked(object, len, options)
+    }
+
+    /// Reserves a slot for each object; answers keep the order.
+    ///
+    /// # Errors
+    /// The batch cannot be tried.
+    pub fn reserve_batch(&self, objects: &[(ObjectId, u64, ReserveOptions)]) -> Result<Vec<Reserve<'_>>, CallError> {
+        self.check_bytes()?;
+        objects.iter().map(|(object, len, options)| self.reserve_checked(object, *len, *options)).collect()
+    }
+
+    fn reserve_checked(&self, object: &ObjectId, len: u64, options: ReserveOptions) -> Result<Reserve<'_>, CallError> {
+        if !on!(self.dispatch, e => e.check_namespace(&object.namespace))? {
+            return Ok(Reserve::Refused(Why::Invalidated));
+        }
+        let device = options.writer == Writer::Device;
+        Ok(match on!(self.dispatch, e => e.reserve_slot(&object.key(), len, device)) {
+            Reserved::Granted(claim) => Reserve::Granted(Reservation::new(self, claim, object.namespace, options)),
+            Reserved::Present => Reserve::Present,
+            Reserved::BeingWritten => Reserve::BeingWritten,
+            Reserved::Refused(why) => Reserve::Refused(why),
+            Reserved::Contended => {
+                self.check()?;
+                Reserve::Contended
+            }
+        })
+    }
+
+    /// What became of the reservation that `token` names. Any token gets an answer; a made-up one changes nothing.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn resolve(&self, token: &Token) -> Result<Commit, CallError> {
+        self.check()?;
+        if token.region != self.inner.geometry().region_id {
+            return Ok(Commit::GenerationGone);
+        }
+        let Some(slot) = self.inner.tables.slot_checked(token.slot) else { return Ok(Commit::GenerationGone) };
+        let word: SlotWord = slot.word();
+        if word.generation() != token.generation {
+            return Ok(Commit::GenerationGone);
+        }
+        Ok(match word.state() {
+            Some(SlotState::Ready | SlotState::Retiring) => Commit::AlreadyStored,
+            Some(SlotState::Claiming | SlotState::Pending | SlotState::Writing) => Commit::Unknown(*token),
+            Some(SlotState::Quarantined) => Commit::Superseded,
+            Some(SlotState::Free) | None => Commit::GenerationGone,
+        })
+    }
+
+    /// Whether `object` is ready now. Protects nothing, stores nothing that others read.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn probe(&self, object: &ObjectId) -> Result<Probe, CallError> {
+        self.check()?;
+        Ok(self.probe_checked(object)?)
+    }
+
+    /// Probes each object; answers keep the order.
+    ///
+    /// # Errors
+    /// The batch cannot be tried.
+    pub fn probe_batch(&self, objects: &[ObjectId]) -> Result<Vec<Probe>, CallError> {
+        self.check()?;
+        objects.iter().map(|object| self.probe_checked(object)).collect()
+    }
+
+    fn probe_checked(&self, object: &ObjectId) -> Result<Probe, CallError> {
+        probe(&self.dispatch, object)
+    }
+
+    /// How many leading objects are ready now: what a scheduler asks for a whole request. All lines are under way at
+    /// once, so the cost is not a sum of misses.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn probe_prefix(&self, objects: &[ObjectId]) -> Result<usize, CallError> {
+        self.check()?;
+        probe_prefix(&self.dispatch, objects)
+    }
+
+    /// Protects each object that is ready; answers keep the order. A lost race is a miss, never an error.
+    ///
+    /// With [`Batch::AllOrNothing`] one miss releases the others, which then answer [`Why::PartnerMissing`].
+    ///
+    /// # Errors
+    /// The batch cannot be tried.
+    pub fn acquire(&self, objects: &[ObjectId], batch: Batch) -> Result<Vec<Result<Lease<'_>, Why>>, CallError> {
+        self.acquire_as(objects, batch, LeaseKind::Copy)
+    }
+
+    /// As [`Session::acquire`], for a device that will read the slots: such leases never lapse, and end by
+    /// [`Session::release`] or by proof of this process's death.
+    ///
+    /// # Errors
+    /// The batch cannot be tried.
+    pub fn acquire_for_device(
+        &self,
+        objects: &[ObjectId],
+        batch: Batch,
+    ) -> Result<Vec<Result<Lease<'_>, Why>>, CallError> {
+        self.acquire_as(objects, batch, LeaseKind::Device)
+    }
+
+    fn acquire_as(
+        &self,
+        objects: &[ObjectId],
+        batch: Batch,
+        kind: LeaseKind,
+    ) -> Result<Vec<Result<Lease<'_>, Why>>, CallError> {
+        self.check_bytes()?;
+        let keys: Vec<_> = objects.iter().map(ObjectId::key).collect();
+        let held = on!(self.dispatch, e => e.acquire_keys(&keys, kind));
+        let mut answers = Vec::with_capacity(objects.len());
+        for (object, held) in objects.iter().zip(held) {
+            // A lease made first: if the check fails, dropping it releases.
+            let lease = held.map(|(held, len)| Lease::new(self, held, *object, len));
+            answers.push(match lease {
+                Ok(_) if !on!(self.dispatch, e => e.check_namespace(&object.namespace))? => Err(Why::Invalidated),
+                other => other,
+            });
+        }
+        if batch == Batch::AllOrNothing && answers.iter().any(Result::is_err) {
+            for answer in &mut answers {
+                if answer.is_ok() {
+                    *answer = Err(Why::PartnerMissing);
+                }
+            }
+        }
+        self.check()?;
+        Ok(answers)
+    }
+
+    /// Releases a lease by its handle. A second, stale, foreign or made-up handle changes nothing.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn release(&self, handle: LeaseHandle) -> Result<Release, CallError> {
+        check_region(&self.inner)?;
+        if handle.session != self.me.id {
+            return Ok(Release::NotHeld);
+        }
+        Ok(on!(self.dispatch, e => e.release_held(handle.slot, handle.generation, handle.cell, handle.sequence)))
+    }
+
+    /// Releases each handle; answers keep the order.
+    ///
+    /// # Errors
+    /// The batch cannot be tried.
+    pub fn release_batch(&self, handles: &[LeaseHandle]) -> Result<Vec<Release>, CallError> {
+        handles.iter().map(|handle| self.release(*handle)).collect()
+    }
+
+    /// Leases that this session holds now.
+    #[must_use]
+    pub fn leases(&self) -> u32 {
+        on!(self.dispatch, e => e.book().held_count())
+    }
+
+    /// Retires an object: shut to new readers at once, freed when nobody reads it any more.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn retire(&self, object: &ObjectId) -> Result<Retire, CallError> {
+        self.check()?;
+        Ok(on!(self.dispatch, e => e.retire_object(&object.key())))
+    }
+
+    /// Retires each object; answers keep the order.
+    ///
+    /// # Errors
+    /// The batch cannot be tried.
+    pub fn retire_batch(&self, objects: &[ObjectId]) -> Result<Vec<Retire>, CallError> {
+        self.check()?;
+        Ok(objects.iter().map(|object| on!(self.dispatch, e => e.retire_object(&object.key()))).collect())
+    }
+
+    /// Recovers dead sessions and frees every drained slot.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn reclaim(&self) -> Result<ReclaimReport, CallError> {
+        self.check()?;
+        Ok(on!(self.dispatch, e => e.reclaim_all()))
+    }
+
+    /// Recounts all slot words of the region.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn usage(&self) -> Result<Usage, CallError> {
+        check_region(&self.inner)?;
+        Ok(crate::region::usage(&self.inner.tables))
+    }
+
+    /// What this entry has counted, by its owners so far.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(Counter, u64)> {
+        let area = self.inner.tables.area(self.me.index);
+        // ORDERING: Relaxed: statistics.
+        Counter::ALL
+            .iter()
+            .map(|counter| (*counter, area.counters[*counter as usize].load(Ordering::Relaxed)))
+            .collect()
+    }
+
+    /// Shuts another session out without proof that it is gone: its later calls answer "fenced", what it was writing is
+    /// quarantined, its leases go on counting. For operators and the coordinator. `false`: no such session at that
+    /// epoch, or this very one.
+    ///
+    /// # Errors
+    /// The call cannot be tried.
+    pub fn fence(&self, index: u32, epoch: u32) -> Result<bool, CallError> {
+        self.check()?;
+        if index >= self.inner.geometry().session_count || index == self.me.index {
+            return Ok(false);
+        }
+        Ok(on!(self.dispatch, e => e.fence_session(index, epoch)))
+    }
+
+    /// Gives everything back and leaves the region.
+    ///
+    /// # Errors
+    /// Says what is still held, and gives the session back so that it can be released.
+    pub fn close(mut self) -> Result<(), (StillHeld, Self)> {
+        match self.leave() {
+            Ok(()) => Ok(()),
+            Err(held) => Err((held, self)),
+        }
+    }
+
+    fn leave(&mut self) -> Result<(), StillHeld> {
+        if self.lock.is_none() || self.inner.tag.is_foreign() {
+            return Ok(());
+        }
+        let leases = self.leases();
+        let reservations = on!(self.dispatch, e => e.open_reservations.load(process::Ordering::Relaxed)) as u32;
+        if leases > 0 || reservations > 0 {
+            return Err(StillHeld { index: self.me.index, leases, reservations });
+        }
+        if check_region(&self.inner).is_ok() && check_size(&self.inner).is_ok() {
+            on!(self.dispatch, e => e.detach());
+        }
+        self.lock = None;
+        Ok(())
+    }
+
+    fn sample(&self, one_in: u32) -> bool {
+        one_in <= 1 || self.loads.fetch_add(1, process::Ordering::Relaxed).is_multiple_of(one_in.into())
+    }
+
+    fn release_quietly(&self, held: &Held) {
+        if !self.inner.tag.is_foreign() && !self.inner.tables.mapping().is_lost() {
+            on!(self.dispatch, e => e.release_held(held.slot, held.word.generation(), held.cell, held.sequence));
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.leave().is_err() {
+            // Something may still read or write on this session's behalf. Its life lock must not end before the process
+            // does, so that nobody takes the slots.
+            core::mem::forget(self.lock.take());
+        }
+    }
+}
+
+impl core::fmt::Debug for Session {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Session({}, epoch {})", self.me.index, self.me.live.epoch())
+    }
+}
+
+fn idle(inner: &Inner, index: u32) -> bool {
+    inner.tables.session(index).word().is(maru_layout::word::SessionState::Free)
+}
+
+/// Refuses calls on a region that is not this process's, is lost, or has been replaced.
+pub(crate) fn check_region(inner: &Inner) -> Result<(), CallError> {
+    if inner.tag.is_foreign() {
+        return Err(CallError::ForeignProcess);
+    }
+    if inner.tables.mapping().is_lost() {
+        return Err(CallError::Lost);
+    }
+    let replaced = inner.replaced.load(process::Ordering::Relaxed)
+        || inner.tables.control().format() != FormatWord::ready(&inner.geometry().region_id);
+    if replaced {
+        return Err(CallError::Replaced);
+    }
+    Ok(())
+}
+
+/// Whether the backing still has the bytes that are mapped. Files only: a device does not shrink.
+pub(crate) fn check_size(inner: &Inner) -> Result<(), CallError> {
+    if inner.backing.kind() == BackingKind::DeviceDax {
+        return Ok(());
+    }
+    let mapped_bytes = inner.offset + inner.geometry().length_bytes;
+    match inner.backing.size_now() {
+        Ok(now_bytes) if now_bytes < mapped_bytes => Err(CallError::Resized { mapped_bytes, now_bytes }),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn probe(dispatch: &Dispatch, object: &ObjectId) -> Result<Probe, CallError> {
+    on!(dispatch, e => {
+        if !e.check_namespace(&object.namespace)? {
+            return Ok(Probe::Miss(Why::Invalidated));
+        }
+        let (place, identity) = e.place_and_identity(&object.key());
+        let found = e.find_ready(&place, &identity);
+        e.count(Counter::Probed, 1);
+        Ok(match found {
+            Ok(sighting) => {
+                e.count(Counter::ProbeHits, 1);
+                Probe::Hit { len: crate::slot::length_of(&sighting.identity) }
+            }
+            Err(why) => Probe::Miss(why),
+        })
+    })
+}
+
+pub(crate) fn probe_prefix(dispatch: &Dispatch, objects: &[ObjectId]) -> Result<usize, CallError> {
+    on!(dispatch, e => {
+        let mut current = objects.len();
+        let mut checked: Option<NamespaceId> = None;
+        for (at, object) in objects.iter().enumerate() {
+            if checked == Some(object.namespace) {
+                continue;
+            }
+            if !e.check_namespace(&object.namespace)? {
+                current = at;
+                break;
+            }
+            checked = Some(object.namespace);
+        }
+        let run = e.leading_run(objects[..current].iter().map(ObjectId::key), |_| {});
+        e.count(Counter::Probed, objects.len() as u64);
+        e.count(Counter::ProbeHits, run as u64);
+        Ok(run)
+    })
+}

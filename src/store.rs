@@ -1,0 +1,507 @@
+//! Storing: reserve, publish, give back.
+//!
+//! A store moves one slot from `Free` to `Ready` in five stores of its word, each of which may be the last
+//! thing its process ever does:
+//!
+//! 1. *Claim.* `Free → Claiming` with the owner's name in the same compare-and-swap: no claim without a name.
+//! 2. *Record.* Identity and full generation are filled in; `Claiming → Pending`.
+//! 3. *Settle.* The index entry is inserted, a full fence, then both buckets are scanned for twins. A twin that
+//!    is `Writing` or `Ready` has won. Between two `Pending`s the lower slot wins by killing the higher one
+//!    (nothing is written there yet, so a kill loses nothing); the higher one waits a bounded number of looks
+//!    and then kills the lower one, which has stood still or died. Whoever scans clean goes to `Writing`.
+//! 4. *Payload.* Written in place, in any order.
+//! 5. *Publish.* Barrier, checksum, `Writing → Ready`; then the entry is looked for once more, because a cleaner
+//!    that fell asleep before removing an entry of 2^26 lives ago may have removed ours.
+//!
+//! Invariants:
+//!
+//! * W1: at most one slot of a pool is `Writing` or `Ready` for an object that was settled here. Of two twins,
+//!   the one whose fence comes later in the total order of SeqCst fences sees the other's entry (\[twin]).
+//! * W2: a `Retiring` slot with an owner may go back to `Ready`, so it counts as undecided; owner 0 does not.
+//! * W3: every path out of here that is not `Ready` leaves the slot `Free` at a later generation, `Quarantined`,
+//!   or owned by a session whose death gives it back.
+//! * W4: only the owner stores to the payload, and only between 3 and 5. A writer that was set `Quarantined` may
+//!   go on storing (it does not know yet); nobody else uses the space until it gives it back or is proven dead.
+
+use core::ops::ControlFlow;
+
+use maru_layout::object::{ObjectKey, Place, seal};
+use maru_layout::record::BodyLine;
+use maru_layout::superblock::SlotClass;
+use maru_layout::table::Counter;
+use maru_layout::word::{IndexEntry, Owner, SlotState, SlotWord};
+
+use crate::directory::{BucketBusy, Sighting};
+use crate::engine::{Engine, Watched};
+use crate::regime::Regime;
+use crate::slot::{IdentityWords, identity_words, length_of};
+use crate::step::step;
+use crate::sync::{Backoff, Ordering, fence, process};
+use crate::{Commit, Why};
+
+/// Rounds of claim and settle before the answer is "contended".
+const ROUNDS: u32 = 8;
+/// Looks that a higher twin gives a lower one before it kills it.
+#[cfg(not(maru_loom))]
+const PATIENCE: u32 = 64;
+/// Under the model every look is an explored step; two show waiting and killing.
+#[cfg(maru_loom)]
+const PATIENCE: u32 = 2;
+/// Slot words looked at before "no space" is said, unless the last whole look is old.
+const SCAN_SLOTS: u32 = 4096;
+/// Age at which a whole look is repeated, milliseconds.
+const FULL_LOOK_MS: u64 = 100;
+
+/// A slot in `Writing` that belongs to this session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) slot: u32,
+    pub(crate) word: SlotWord,
+    pub(crate) key: ObjectKey,
+    pub(crate) place: Place,
+    pub(crate) identity: IdentityWords,
+}
+
+impl Claim {
+    pub(crate) fn len(&self) -> u32 {
+        length_of(&self.identity)
+    }
+
+    fn entry(&self) -> IndexEntry {
+        IndexEntry::new(self.slot, self.word.generation(), self.place.tag)
+    }
+}
+
+/// How a reservation ended up.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reserved {
+    Granted(Claim),
+    Present,
+    BeingWritten,
+    Refused(Why),
+    Contended,
+}
+
+/// What stands in the way of a store.
+enum Twin {
+    Nobody,
+    /// Undecided: look again.
+    Wait,
+    Lost(Reserved),
+}
+
+impl<R: Regime> Engine<R> {
+    /// Reserves a slot for `key`, or says why not. The caller has checked session and namespace.
+    pub(crate) fn reserve_slot(&self, key: &ObjectKey, len: u64, device: bool) -> Reserved {
+        self.count(Counter::Reserved, 1);
+        let outcome = self.reserve_rounds(key, len, device);
+        let counter = match outcome {
+            Reserved::Granted(_) => return outcome,
+            Reserved::Present => Counter::Present,
+            Reserved::BeingWritten => Counter::BeingWritten,
+            Reserved::Contended => Counter::Contended,
+            Reserved::Refused(Why::NoSpace) => Counter::NoSpace,
+            Reserved::Refused(Why::TooLarge { .. } | Why::Empty) => Counter::TooLarge,
+            Reserved::Refused(Why::BucketBusy) => Counter::BucketBusy,
+            Reserved::Refused(Why::OverBudget) => Counter::OverBudget,
+            Reserved::Refused(_) => Counter::LengthMismatch,
+        };
+        self.count(counter, 1);
+        outcome
+    }
+
+    fn reserve_rounds(&self, key: &ObjectKey, len: u64, device: bool) -> Reserved {
+        let geometry = self.tables.geometry();
+        if len == 0 {
+            return Reserved::Refused(Why::Empty);
+        }
+        let max_bytes = geometry.max_payload_bytes();
+        let Some(length) = u32::try_from(len).ok().filter(|_| len <= max_bytes) else {
+            return Reserved::Refused(Why::TooLarge { bytes: len, max_bytes });
+        };
+        let place = key.place(geometry.hash_seed, geometry.bucket_count);
+        let identity = identity_words(key, length);
+        let backoff = Backoff::new();
+        for _ in 0..ROUNDS {
+            // A look before claiming: most refusals cost two lines and no store.
+            match self.look_for_twin(&place, &identity, None, false) {
+                Twin::Lost(reserved) => return reserved,
+                Twin::Nobody | Twin::Wait => {}
+            }
+            let Some((slot, claiming)) = self.claim_free(length, device) else {
+                return Reserved::Refused(Why::NoSpace);
+            };
+            let claim = match self.fill_claim(slot, claiming, key, place, identity) {
+                Ok(claim) => claim,
+                Err(reserved) => return reserved,
+            };
+            match self.settle(claim) {
+                Settled::Won(claim) => return Reserved::Granted(claim),
+                Settled::Lost(reserved) => return reserved,
+                Settled::Killed => backoff.snooze(),
+            }
+        }
+        Reserved::Contended
+    }
+
+    /// Steps 2 and the entry of 3: from `Claiming` to an indexed `Pending`.
+    fn fill_claim(
+        &self,
+        slot: u32,
+        claiming: SlotWord,
+        key: &ObjectKey,
+        place: Place,
+        identity: IdentityWords,
+    ) -> Result<Claim, Reserved> {
+        let record = self.tables.slot(slot);
+        step!(StoreRecord);
+        record.fill_identity(&identity, claiming.generation());
+        let pending = claiming.to(SlotState::Pending, self.me.owner);
+        step!(StorePending);
+        if record.swap(claiming, pending).is_err() {
+            // Only proof of my death, or a fence, ends a `Claiming` that is mine. The word is its author's now.
+            return Err(Reserved::Contended);
+        }
+        let claim = Claim { slot, word: pending, key: *key, place, identity };
+        match self.insert_making_room(&claim) {
+            Ok(()) => Ok(claim),
+            Err(BucketBusy) => {
+                self.give_back(&claim);
+                Err(Reserved::Refused(Why::BucketBusy))
+            }
+        }
+    }
+
+    /// Inserts the entry, evicting one unleased ready resident where both buckets are full. The look before the
+    /// claim was the twin scan that must come first: what is evicted is not the object itself.
+    fn insert_making_room(&self, claim: &Claim) -> Result<(), BucketBusy> {
+        if self.insert_entry(&claim.place, claim.entry()).is_ok() {
+            return Ok(());
+        }
+        for resident in self.ready_residents(&claim.place) {
+            if self.evict(resident) {
+                return self.insert_entry(&claim.place, claim.entry());
+            }
+        }
+        Err(BucketBusy)
+    }
+
+    /// Step 3: from an indexed `Pending` to `Writing`, or out.
+    fn settle(&self, claim: Claim) -> Settled {
+        let record = self.tables.slot(claim.slot);
+        let backoff = Backoff::new();
+        for look in 0..=2 * PATIENCE {
+            step!(StoreTwinFence);
+            // ORDERING: SeqCst fence, [twin]: of two twins, the one whose fence is later in the total order sees the
+            // other's entry in the scan below. Weaker, both can scan clean; loom-tests/tests/twins.rs.
+            fence(Ordering::SeqCst);
+            match self.look_for_twin(&claim.place, &claim.identity, Some(claim.slot), look >= PATIENCE) {
+                Twin::Lost(reserved) => {
+                    self.give_back(&claim);
+                    return Settled::Lost(reserved);
+                }
+                Twin::Wait => {
+                    if record.word() != claim.word {
+                        return Settled::Killed;
+                    }
+                    backoff.snooze();
+                }
+                Twin::Nobody => {
+                    let writing = claim.word.to(SlotState::Writing, self.me.owner);
+                    step!(StoreWriting);
+                    return match record.swap(claim.word, writing) {
+                        Ok(()) => {
+                            // The word leaves this host's caches before the first payload byte does.
+                            R::write_back(record);
+                            Settled::Won(Claim { word: writing, ..claim })
+                        }
+                        Err(_) => Settled::Killed,
+                    };
+                }
+            }
+        }
+        self.give_back(&claim);
+        Settled::Lost(Reserved::Contended)
+    }
+
+    /// Looks at all other slots of the object. `mine` is this store's own slot once it is indexed; `impatient`
+    /// also kills a lower `Pending`.
+    fn look_for_twin(&self, place: &Place, identity: &IdentityWords, mine: Option<u32>, impatient: bool) -> Twin {
+        let mut verdict = Twin::Nobody;
+        self.scan(place, identity, true, |twin| {
+            if Some(twin.slot) == mine {
+                return ControlFlow::Continue(());
+            }
+            match self.judge_twin(place, &twin, identity, mine, impatient) {
+                Twin::Nobody => ControlFlow::Continue(()),
+                Twin::Wait => {
+                    verdict = Twin::Wait;
+                    ControlFlow::Continue(())
+                }
+                lost => {
+                    verdict = lost;
+                    ControlFlow::Break(())
+                }
+            }
+        });
+        verdict
+    }
+
+    fn judge_twin(
+        &self,
+        place: &Place,
+        twin: &Sighting,
+        identity: &IdentityWords,
+        mine: Option<u32>,
+        impatient: bool,
+    ) -> Twin {
+        let (present, asked) = (length_of(&twin.identity), length_of(identity));
+        match twin.word.state() {
+            Some(SlotState::Ready) if present != asked => {
+                Twin::Lost(Reserved::Refused(Why::LengthMismatch { present_bytes: present, asked_bytes: asked.into() }))
+            }
+            Some(SlotState::Ready) => Twin::Lost(Reserved::Present),
+            Some(SlotState::Writing) => {
+                if self.end_stuck_writer(twin) {
+                    Twin::Wait
+                } else {
+                    Twin::Lost(Reserved::BeingWritten)
+                }
+            }
+            Some(SlotState::Pending) => match mine {
+                // Nothing of mine is indexed yet: the twin decides itself while I claim.
+                None => Twin::Nobody,
+                Some(mine) if mine < twin.slot || impatient || self.owner_is_dead(twin.word) => {
+                    self.kill_twin(place, twin);
+                    // Killed, or it moved on by itself: the next look tells.
+                    Twin::Wait
+                }
+                Some(_) => Twin::Wait,
+            },
+            // W2: its evictor may still put it back.
+            Some(SlotState::Retiring) if twin.word.owner() != Owner::NOBODY => {
+                if self.owner_is_dead(twin.word) {
+                    self.recover_owner(twin.word);
+                }
+                if mine.is_some() { Twin::Wait } else { Twin::Nobody }
+            }
+            _ => Twin::Nobody,
+        }
+    }
+
+    fn kill_twin(&self, place: &Place, twin: &Sighting) {
+        step!(StoreKillTwin);
+        if self.tables.slot(twin.slot).swap(twin.word, twin.word.freed()).is_ok() {
+            self.remove_entry(place, IndexEntry::new(twin.slot, twin.word.generation(), place.tag));
+            self.clear_bit(twin.slot);
+        }
+    }
+
+    /// Ends a `Writing` whose owner is dead (recovery frees it) or has not moved for the published bound
+    /// (quarantine frees the key). True when the slot is in nobody's way any more.
+    fn end_stuck_writer(&self, twin: &Sighting) -> bool {
+        if self.owner_is_dead(twin.word) {
+            self.recover_owner(twin.word);
+            return true;
+        }
+        let stalled = u64::from(self.tables.geometry().stalled_writer_ms);
+        if self.unchanged_ms(Watched::Slot(twin.slot), twin.word.0) < stalled {
+            return false;
+        }
+        step!(StoreQuarantine);
+        let quarantined = twin.word.to(SlotState::Quarantined, twin.word.owner());
+        let done = self.tables.slot(twin.slot).swap(twin.word, quarantined).is_ok();
+        if done {
+            self.count(Counter::Quarantined, 1);
+        }
+        done
+    }
+
+    /// Step 1: a free slot of the smallest class with one, claimed by this session.
+    fn claim_free(&self, length: u32, device: bool) -> Option<(u32, SlotWord)> {
+        let geometry = self.tables.geometry();
+        for (index, class) in geometry.classes.iter().enumerate() {
+            if class.slot_bytes >= u64::from(length)
+                && let Some(claimed) = self.claim_in(index, class, device)
+            {
+                return Some(claimed);
+            }
+        }
+        None
+    }
+
+    fn claim_in(&self, class_index: usize, class: &SlotClass, device: bool) -> Option<(u32, SlotWord)> {
+        let cursor = &self.cursors[class_index];
+        let start = cursor.load(process::Ordering::Relaxed) as u32 % class.slot_count;
+        // By the bitmap: 64 slots a word, wrapping once around the class.
+        let first_word = class.first_slot / 64;
+        let words = (class.first_slot + class.slot_count - 1) / 64 - first_word + 1;
+        let start_word = (class.first_slot + start) / 64 - first_word;
+        for step in 0..words {
+            let word = first_word + (start_word + step) % words;
+            // ORDERING: Relaxed: a hint; the slot word decides.
+            let mut free = !self.tables.bitmap(word).load(Ordering::Relaxed) & class_mask(class, word);
+            while free != 0 {
+                let slot = word * 64 + free.trailing_zeros();
+                free &= free - 1;
+                if let Some(claimed) = self.try_claim(slot, device) {
+                    cursor.store((slot - class.first_slot + 1) as usize, process::Ordering::Relaxed);
+                    return Some((slot, claimed));
+                }
+            }
+        }
+        self.claim_by_words(class, start, device)
+    }
+
+    /// The bitmap says "full". It may be wrong where somebody died between freeing a slot and saying so: look at
+    /// slot words, at most [`SCAN_SLOTS`] of them unless the last whole look is over [`FULL_LOOK_MS`] old.
+    #[cold]
+    fn claim_by_words(&self, class: &SlotClass, start: u32, device: bool) -> Option<(u32, SlotWord)> {
+        let now = self.world.now_ms() + 1;
+        let last = self.full_look_ms.load(process::Ordering::Relaxed);
+        let whole = last == 0 || now.saturating_sub(last) > FULL_LOOK_MS;
+        if whole {
+            self.full_look_ms.store(now, process::Ordering::Relaxed);
+            self.recover_all_dead();
+        }
+        let looks = if whole { class.slot_count } else { class.slot_count.min(SCAN_SLOTS) };
+        for step in 0..looks {
+            let slot = class.first_slot + (start + step) % class.slot_count;
+            let word = self.tables.slot(slot).word();
+            if word.is(SlotState::Retiring) && word.owner() == Owner::NOBODY {
+                self.free_drained(slot, word);
+            }
+            if let Some(claimed) = self.try_claim(slot, device) {
+                return Some((slot, claimed));
+            }
+        }
+        None
+    }
+
+    fn try_claim(&self, slot: u32, device: bool) -> Option<SlotWord> {
+        let record = self.tables.slot(slot);
+        let free = record.word();
+        let Some(claiming) = free.claimed_by(self.me.owner, device) else {
+            self.set_bit(slot);
+            return None;
+        };
+        step!(StoreClaim);
+        record.swap(free, claiming).ok()?;
+        self.set_bit(slot);
+        Some(claiming)
+    }
+
+    fn set_bit(&self, slot: u32) {
+        let word = self.tables.bitmap(slot / 64);
+        let bit = 1u64 << (slot % 64);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            step!(StoreBitmap);
+            // ORDERING: Relaxed: a hint.
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn clear_bit(&self, slot: u32) {
+        step!(FreeBitmap);
+        // ORDERING: Relaxed: a hint. Lost by a death right here, it is found by `claim_by_words`.
+        self.tables.bitmap(slot / 64).fetch_and(!(1u64 << (slot % 64)), Ordering::Relaxed);
+    }
+
+    /// Gives this session's slot back, from `Pending`, `Writing` or a `Quarantined` that others made of it. False
+    /// when the slot was not this life's any more.
+    pub(crate) fn give_back(&self, claim: &Claim) -> bool {
+        let record = self.tables.slot(claim.slot);
+        let mut word = record.word();
+        // At most two turns: `Writing` can become `Quarantined` under us, and nothing follows that but us.
+        for _ in 0..3 {
+            let mine = word.generation() == claim.word.generation()
+                && word.owner() == self.me.owner
+                && matches!(word.state(), Some(SlotState::Pending | SlotState::Writing | SlotState::Quarantined));
+            if !mine {
+                return false;
+            }
+            step!(StoreGiveBack);
+            match record.swap(word, word.freed()) {
+                Ok(()) => {
+                    self.remove_entry(&claim.place, claim.entry());
+                    self.clear_bit(claim.slot);
+                    return true;
+                }
+                Err(found) => word = found,
+            }
+        }
+        false
+    }
+
+    /// Step 5: publishes a slot whose payload is written. `body` comes without generation, checksum and storer.
+    pub(crate) fn publish(&self, claim: &Claim, body: BodyLine, payload_crc: u32) -> Commit {
+        let record = self.tables.slot(claim.slot);
+        if let Some(payload) = self.tables.payload(claim.slot) {
+            // SAFETY: the slot's bytes are mapped as long as the tables live.
+            unsafe { R::write_back_range(payload.as_ptr(), claim.len() as usize) };
+        }
+        let mut body = BodyLine {
+            generation: claim.word.generation(),
+            storer_id: self.me.id,
+            storer_index: self.me.index as u16,
+            storer_epoch: self.me.live.epoch(),
+            ..body
+        };
+        body.checksum = seal(&crate::slot::Slot::plain_identity(&claim.identity), &body, payload_crc);
+        step!(StoreBody);
+        record.fill_body(&body);
+        self.tables.access(claim.slot).store(0, Ordering::Relaxed);
+        let ready = claim.word.to(SlotState::Ready, Owner::NOBODY).with_device_writer(false);
+        step!(StoreReady);
+        // [publish]: the Release of this swap carries payload, checksum and body.
+        match record.swap(claim.word, ready) {
+            Ok(()) => {
+                R::write_back(record);
+                if !self.has_entry(&claim.place, claim.entry()) {
+                    // A cleaner that slept through 2^26 lives of the slot took the entry away. Losing the race for
+                    // room now costs the block its findability, never its correctness.
+                    let _ = self.insert_entry(&claim.place, claim.entry());
+                }
+                self.count(Counter::Stored, 1);
+                self.count(Counter::StoredBytes, claim.len().into());
+                Commit::Stored
+            }
+            Err(found) => self.publish_failed(claim, found),
+        }
+    }
+
+    #[cold]
+    fn publish_failed(&self, claim: &Claim, found: SlotWord) -> Commit {
+        if found.generation() != claim.word.generation() {
+            return Commit::GenerationGone;
+        }
+        match found.state() {
+            Some(SlotState::Ready | SlotState::Retiring) => Commit::AlreadyStored,
+            Some(SlotState::Quarantined) => {
+                self.count(Counter::Superseded, 1);
+                if self.check_session().is_err() {
+                    // Fenced: what I own is given back when my death is proven or I close.
+                    return Commit::Fenced;
+                }
+                self.give_back(claim);
+                Commit::Superseded
+            }
+            _ => Commit::GenerationGone,
+        }
+    }
+}
+
+enum Settled {
+    Won(Claim),
+    Lost(Reserved),
+    Killed,
+}
+
+/// Bits of bitmap word `word` that belong to slots of `class`.
+fn class_mask(class: &SlotClass, word: u32) -> u64 {
+    let first = u64::from(word) * 64;
+    let start = u64::from(class.first_slot).saturating_sub(first).min(64);
+    let end = (u64::from(class.first_slot) + u64::from(class.slot_count)).saturating_sub(first).min(64);
+    let below = |n: u64| if n >= 64 { u64::MAX } else { (1 << n) - 1 };
+    below(end) & !below(start)
+}
