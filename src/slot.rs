@@ -166,6 +166,11 @@ impl Slot {
         bytemuck::cast(words)
     }
 
+    /// The body line, for write-back.
+    pub(crate) fn body_line(&self) -> &[AtomicU64; 8] {
+        &self.body
+    }
+
     /// The identity line as plain bytes, without its word.
     pub(crate) fn plain_identity(words: &IdentityWords) -> IdentityLine {
         let mut all = [0u64; 8];

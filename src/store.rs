@@ -72,10 +72,9 @@ impl Claim {
     }
 }
 
-/// How a reservation ended up.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Reserved {
-    Granted(Claim),
+/// Why a store was not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotGranted {
     Present,
     BeingWritten,
     Refused(Why),
@@ -87,37 +86,37 @@ enum Twin {
     Nobody,
     /// Undecided: look again.
     Wait,
-    Lost(Reserved),
+    Lost(NotGranted),
 }
 
 impl<R: Regime> Engine<R> {
     /// Reserves a slot for `key`, or says why not. The caller has checked session and namespace.
-    pub(crate) fn reserve_slot(&self, key: &ObjectKey, len: u64, device: bool) -> Reserved {
+    pub(crate) fn reserve_slot(&self, key: &ObjectKey, len: u64, device: bool) -> Result<Claim, NotGranted> {
         self.count(Counter::Reserved, 1);
         let outcome = self.reserve_rounds(key, len, device);
-        let counter = match outcome {
-            Reserved::Granted(_) => return outcome,
-            Reserved::Present => Counter::Present,
-            Reserved::BeingWritten => Counter::BeingWritten,
-            Reserved::Contended => Counter::Contended,
-            Reserved::Refused(Why::NoSpace) => Counter::NoSpace,
-            Reserved::Refused(Why::TooLarge { .. } | Why::Empty) => Counter::TooLarge,
-            Reserved::Refused(Why::BucketBusy) => Counter::BucketBusy,
-            Reserved::Refused(Why::OverBudget) => Counter::OverBudget,
-            Reserved::Refused(_) => Counter::LengthMismatch,
+        let Err(lost) = outcome else { return outcome };
+        let counter = match lost {
+            NotGranted::Present => Counter::Present,
+            NotGranted::BeingWritten => Counter::BeingWritten,
+            NotGranted::Contended => Counter::Contended,
+            NotGranted::Refused(Why::NoSpace) => Counter::NoSpace,
+            NotGranted::Refused(Why::TooLarge { .. } | Why::Empty) => Counter::TooLarge,
+            NotGranted::Refused(Why::BucketBusy) => Counter::BucketBusy,
+            NotGranted::Refused(Why::OverBudget) => Counter::OverBudget,
+            NotGranted::Refused(_) => Counter::LengthMismatch,
         };
         self.count(counter, 1);
         outcome
     }
 
-    fn reserve_rounds(&self, key: &ObjectKey, len: u64, device: bool) -> Reserved {
+    fn reserve_rounds(&self, key: &ObjectKey, len: u64, device: bool) -> Result<Claim, NotGranted> {
         let geometry = self.tables.geometry();
         if len == 0 {
-            return Reserved::Refused(Why::Empty);
+            return Err(NotGranted::Refused(Why::Empty));
         }
         let max_bytes = geometry.max_payload_bytes();
         let Some(length) = u32::try_from(len).ok().filter(|_| len <= max_bytes) else {
-            return Reserved::Refused(Why::TooLarge { bytes: len, max_bytes });
+            return Err(NotGranted::Refused(Why::TooLarge { bytes: len, max_bytes }));
         };
         let place = key.place(geometry.hash_seed, geometry.bucket_count);
         let identity = identity_words(key, length);
@@ -125,23 +124,20 @@ impl<R: Regime> Engine<R> {
         for _ in 0..ROUNDS {
             // A look before claiming: most refusals cost two lines and no store.
             match self.look_for_twin(&place, &identity, None, false) {
-                Twin::Lost(reserved) => return reserved,
+                Twin::Lost(lost) => return Err(lost),
                 Twin::Nobody | Twin::Wait => {}
             }
             let Some((slot, claiming)) = self.claim_free(length, device) else {
-                return Reserved::Refused(Why::NoSpace);
+                return Err(NotGranted::Refused(Why::NoSpace));
             };
-            let claim = match self.fill_claim(slot, claiming, key, place, identity) {
-                Ok(claim) => claim,
-                Err(reserved) => return reserved,
-            };
+            let claim = self.fill_claim(slot, claiming, key, place, identity)?;
             match self.settle(claim) {
-                Settled::Won(claim) => return Reserved::Granted(claim),
-                Settled::Lost(reserved) => return reserved,
+                Settled::Won(claim) => return Ok(claim),
+                Settled::Lost(lost) => return Err(lost),
                 Settled::Killed => backoff.snooze(),
             }
         }
-        Reserved::Contended
+        Err(NotGranted::Contended)
     }
 
     /// Steps 2 and the entry of 3: from `Claiming` to an indexed `Pending`.
@@ -152,7 +148,7 @@ impl<R: Regime> Engine<R> {
         key: &ObjectKey,
         place: Place,
         identity: IdentityWords,
-    ) -> Result<Claim, Reserved> {
+    ) -> Result<Claim, NotGranted> {
         let record = self.tables.slot(slot);
         step!(StoreRecord);
         record.fill_identity(&identity, claiming.generation());
@@ -160,14 +156,14 @@ impl<R: Regime> Engine<R> {
         step!(StorePending);
         if record.swap(claiming, pending).is_err() {
             // Only proof of my death, or a fence, ends a `Claiming` that is mine. The word is its author's now.
-            return Err(Reserved::Contended);
+            return Err(NotGranted::Contended);
         }
         let claim = Claim { slot, word: pending, key: *key, place, identity };
         match self.insert_making_room(&claim) {
             Ok(()) => Ok(claim),
             Err(BucketBusy) => {
                 self.give_back(&claim);
-                Err(Reserved::Refused(Why::BucketBusy))
+                Err(NotGranted::Refused(Why::BucketBusy))
             }
         }
     }
@@ -196,9 +192,9 @@ impl<R: Regime> Engine<R> {
             // other's entry in the scan below. Weaker, both can scan clean; loom-tests/tests/twins.rs.
             fence(Ordering::SeqCst);
             match self.look_for_twin(&claim.place, &claim.identity, Some(claim.slot), look >= PATIENCE) {
-                Twin::Lost(reserved) => {
+                Twin::Lost(lost) => {
                     self.give_back(&claim);
-                    return Settled::Lost(reserved);
+                    return Settled::Lost(lost);
                 }
                 Twin::Wait => {
                     if record.word() != claim.word {
@@ -221,7 +217,7 @@ impl<R: Regime> Engine<R> {
             }
         }
         self.give_back(&claim);
-        Settled::Lost(Reserved::Contended)
+        Settled::Lost(NotGranted::Contended)
     }
 
     /// Looks at all other slots of the object. `mine` is this store's own slot once it is indexed; `impatient`
@@ -257,15 +253,16 @@ impl<R: Regime> Engine<R> {
     ) -> Twin {
         let (present, asked) = (length_of(&twin.identity), length_of(identity));
         match twin.word.state() {
-            Some(SlotState::Ready) if present != asked => {
-                Twin::Lost(Reserved::Refused(Why::LengthMismatch { present_bytes: present, asked_bytes: asked.into() }))
-            }
-            Some(SlotState::Ready) => Twin::Lost(Reserved::Present),
+            Some(SlotState::Ready) if present != asked => Twin::Lost(NotGranted::Refused(Why::LengthMismatch {
+                present_bytes: present,
+                asked_bytes: asked.into(),
+            })),
+            Some(SlotState::Ready) => Twin::Lost(NotGranted::Present),
             Some(SlotState::Writing) => {
                 if self.end_stuck_writer(twin) {
                     Twin::Wait
                 } else {
-                    Twin::Lost(Reserved::BeingWritten)
+                    Twin::Lost(NotGranted::BeingWritten)
                 }
             }
             Some(SlotState::Pending) => match mine {
@@ -450,6 +447,8 @@ impl<R: Regime> Engine<R> {
         body.checksum = seal(&crate::slot::Slot::plain_identity(&claim.identity), &body, payload_crc);
         step!(StoreBody);
         record.fill_body(&body);
+        // The body leaves this host's caches before the word that makes it count can.
+        R::write_back(record.body_line());
         self.tables.access(claim.slot).store(0, Ordering::Relaxed);
         let ready = claim.word.to(SlotState::Ready, Owner::NOBODY).with_device_writer(false);
         step!(StoreReady);
@@ -493,7 +492,7 @@ impl<R: Regime> Engine<R> {
 
 enum Settled {
     Won(Claim),
-    Lost(Reserved),
+    Lost(NotGranted),
     Killed,
 }
 

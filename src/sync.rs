@@ -5,7 +5,7 @@
 //! models explore. Two rules keep that honest:
 //!
 //! * S1: nothing else in `src/` names `core::sync::atomic`, `std::sync::atomic` or `loom`
-//!   (`clippy.toml` and `tools/ci/atomics.sh` refuse it);
+//!   (`tools/ci/rules.sh` refuses it);
 //! * S2: waiting goes through [`Backoff`], because a spin that the model checker cannot see is an
 //!   endless loop to it.
 //!

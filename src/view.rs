@@ -8,7 +8,7 @@
 //! The slot has a file of its own: [`crate::slot`].
 
 use maru_layout::BUCKET_WAYS;
-use maru_layout::table::{Counter, FlightRecord, SessionEntry};
+use maru_layout::table::{Counter, SessionEntry};
 use maru_layout::word::{FormatWord, RowState, SessionWord};
 
 use crate::sync::{AtomicU64, Ordering};
@@ -84,15 +84,6 @@ impl SessionLines {
         self.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// A plain copy, for judging the holder and for showing it.
-    pub(crate) fn read(&self) -> SessionEntry {
-        let mut bytes = [0u8; 256];
-        bytes[..8].copy_from_slice(&self.word().0.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.heartbeat.load(Ordering::Relaxed).to_le_bytes());
-        load_bytes(&self.facts, &mut bytes[16..]);
-        bytemuck::pod_read_unaligned(&bytes)
-    }
-
     /// Fills in everything but the words.
     pub(crate) fn fill(&self, entry: &SessionEntry) {
         store_bytes(&self.facts, &bytemuck::bytes_of(entry)[16..]);
@@ -125,18 +116,6 @@ impl AreaHead {
         // ORDERING: Relaxed load and store, not fetch_add: only this session stores here; its threads may lose a
         // count to each other, which a statistic may. A counter orders nothing.
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    /// Remembers an operation, so that it can be read after the process is gone.
-    pub(crate) fn record(&self, record: &FlightRecord) {
-        if cfg!(maru_loom) {
-            return;
-        }
-        let next = self.recorder_next.load(Ordering::Relaxed);
-        let at = (next as usize % 16) * 8;
-        store_bytes(&self.recorder[at..at + 8], bytemuck::bytes_of(&FlightRecord { sequence: next + 1, ..*record }));
-        // ORDERING: Release, publishes the record to whoever reads the number. Only this session stores here.
-        self.recorder_next.store(next + 1, Ordering::Release);
     }
 }
 

@@ -15,7 +15,7 @@ SESSION_STATES = ["free", "attaching", "live", "fenced", "dead"]
 FORMAT_STATES = {1: "formatting", 2: "ready", 3: "replaced"}
 BOUNDS = [("slot_count", 1, (1 << 28) - 1), ("bucket_count", 1, (1 << 28) - 1), ("session_count", 1, 4095),
           ("namespace_count", 1, 1 << 20), ("token_count", 0, 1 << 31), ("task_count", 0, 1 << 24),
-          ("advert_count", 0, 1 << 24), ("access_lanes", 1, 64), ("class_count", 1, 8), ("shard_count", 1, 16),
+          ("advert_count", 0, 1 << 24), ("access_lanes", 1, 64), ("class_count", 1, 8), ("shard_count", 1, 1),
           ("section_count", 14, 14), ("copy_lease_ms", 10, 3600000), ("stalled_writer_ms", 10, 3600000),
           ("attach_wait_ms", 0, 3600000), ("config_bytes", 0, 1984), ("session_area_bytes", 4096, 1 << 24)]
 NUMBERS = ["slot_count", "bucket_count", "session_count", "session_area_bytes", "namespace_count", "token_count",

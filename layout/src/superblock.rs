@@ -26,10 +26,8 @@ pub mod feature_read {
 pub mod feature_write {
     /// Sessions hold their life lock on byte `partition offset + index`.
     pub const LIFE_LOCKS: u64 = 1;
-    /// Budgets are tokens that name slot and generation.
-    pub const BUDGET_TOKENS: u64 = 2;
     /// All bits that this crate knows.
-    pub const KNOWN: u64 = LIFE_LOCKS | BUDGET_TOKENS;
+    pub const KNOWN: u64 = LIFE_LOCKS;
 }
 
 /// Feature bits that anyone may ignore.
@@ -648,7 +646,8 @@ impl Superblock {
             ("advert_count", self.advert_count.into(), 0, 1 << 24),
             ("access_lanes", self.access_lanes.into(), 1, 64),
             ("class_count", self.class_count.into(), 1, MAX_CLASSES as u64),
-            ("shard_count", self.shard_count.into(), 1, MAX_SHARDS as u64),
+            // Several shards need a search over all of them, which no version does yet.
+            ("shard_count", self.shard_count.into(), 1, 1),
             ("section_count", self.section_count.into(), SectionKind::ALL.len() as u64, MAX_SECTIONS as u64),
             ("copy_lease_ms", self.copy_lease_ms.into(), COPY_LEASE_MS.min.into(), COPY_LEASE_MS.max.into()),
             (

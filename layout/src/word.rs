@@ -374,7 +374,8 @@ pub enum FormatState {
 /// ```text
 /// bits  0..8   state
 /// bits  8..64  while formatting: low 24 bits of the formatter's host tag, 32 random bits above them
-///              afterwards: the first 7 bytes of the region id, little endian
+///              ready: the first 7 bytes of the region id, little endian
+///              replaced: zero
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]

@@ -521,7 +521,6 @@ fn constants_and_features_have_the_values_of_the_crate() {
         [
             ("features_read", "TWO_CHOICE_INDEX", feature_read::TWO_CHOICE_INDEX),
             ("features_write", "LIFE_LOCKS", feature_write::LIFE_LOCKS),
-            ("features_write", "BUDGET_TOKENS", feature_write::BUDGET_TOKENS),
             ("features_ignorable", "ACCESS_BYTES", feature_ignorable::ACCESS_BYTES),
             ("features_ignorable", "FLIGHT_RECORDER", feature_ignorable::FLIGHT_RECORDER),
         ]

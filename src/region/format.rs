@@ -249,6 +249,10 @@ fn write_tables(mapping: &Mapping, superblock: &Superblock, pool: &PoolEntry, ze
     let offset_of = |kind| superblock.section(kind).map_or(0, |row| row.offset_bytes);
     step!(FormatCopy);
     put(mapping, offset_of(SectionKind::Copy), bytemuck::bytes_of(superblock));
+    let many = superblock.hosts == maru_layout::superblock::Hosts::Many as u8;
+    if many {
+        write_back(mapping, offset_of(SectionKind::Copy), PAGE_BYTES);
+    }
     if let Some(told) = zero {
         step!(FormatTables);
         let zeros = vec![0u8; 1 << 20];
@@ -265,20 +269,26 @@ fn write_tables(mapping: &Mapping, superblock: &Superblock, pool: &PoolEntry, ze
     put(mapping, offset_of(SectionKind::Pools), bytemuck::bytes_of(pool));
     step!(FormatSuperblock);
     put(mapping, 0, bytemuck::bytes_of(superblock));
-    if superblock.hosts == maru_layout::superblock::Hosts::Many as u8 {
-        use crate::regime::{ManyHosts, Regime};
-        // SAFETY: the header lies inside the mapping.
-        unsafe { ManyHosts::write_back_range(mapping.as_ptr(), superblock.header_bytes as usize) };
+    if many {
+        write_back(mapping, 0, superblock.header_bytes);
     }
     // ORDERING: SeqCst fence and Release store: all bytes above are visible before the word says so (Z1). They were
     // written by instructions the compiler does not see into, hence the full fence.
     fence(Ordering::SeqCst);
     step!(FormatReady);
     format_word(mapping).store(FormatWord::ready(&superblock.region_id).0, Ordering::Release);
-    if superblock.hosts == maru_layout::superblock::Hosts::Many as u8 {
-        use crate::regime::{ManyHosts, Regime};
-        ManyHosts::write_back(format_word(mapping));
+    if many {
+        write_back(mapping, PAGE_BYTES, 8);
     }
+}
+
+/// Writes a range back from this host's caches: what is published must not die with the host.
+fn write_back(mapping: &Mapping, offset: u64, length: u64) {
+    assert!(offset + length <= mapping.len() as u64, "a planned section lies inside the mapping");
+    // SAFETY: `offset` is inside the mapping, as just checked.
+    let start = unsafe { mapping.as_ptr().add(offset as usize) };
+    // SAFETY: so is the whole range.
+    unsafe { <crate::regime::ManyHosts as crate::regime::Regime>::write_back_range(start, length as usize) }
 }
 
 /// Copies bytes to an offset of a region being made.

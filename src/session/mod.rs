@@ -38,7 +38,7 @@ use crate::os::lock::LifeLock;
 use crate::regime::{ManyHosts, OneHost};
 use crate::region::{Inner, Mode};
 use crate::step::step;
-use crate::store::Reserved;
+use crate::store::NotGranted;
 use crate::sync::Ordering;
 use crate::sync::process;
 use crate::{
@@ -250,11 +250,11 @@ impl Session {
         }
         let device = options.writer == Writer::Device;
         Ok(match on!(self.dispatch, e => e.reserve_slot(&object.key(), len, device)) {
-            Reserved::Granted(claim) => Reserve::Granted(Reservation::new(self, claim, object.namespace, options)),
-            Reserved::Present => Reserve::Present,
-            Reserved::BeingWritten => Reserve::BeingWritten,
-            Reserved::Refused(why) => Reserve::Refused(why),
-            Reserved::Contended => {
+            Ok(claim) => Reserve::Granted(Reservation::new(self, claim, object.namespace, options)),
+            Err(NotGranted::Present) => Reserve::Present,
+            Err(NotGranted::BeingWritten) => Reserve::BeingWritten,
+            Err(NotGranted::Refused(why)) => Reserve::Refused(why),
+            Err(NotGranted::Contended) => {
                 self.check()?;
                 Reserve::Contended
             }
@@ -289,7 +289,7 @@ impl Session {
     /// The call cannot be tried.
     pub fn probe(&self, object: &ObjectId) -> Result<Probe, CallError> {
         self.check()?;
-        Ok(self.probe_checked(object)?)
+        self.probe_checked(object)
     }
 
     /// Probes each object; answers keep the order.
@@ -458,11 +458,8 @@ impl Session {
     ///
     /// # Errors
     /// Says what is still held, and gives the session back so that it can be released.
-    pub fn close(mut self) -> Result<(), (StillHeld, Self)> {
-        match self.leave() {
-            Ok(()) => Ok(()),
-            Err(held) => Err((held, self)),
-        }
+    pub fn close(mut self) -> Result<(), (StillHeld, Box<Self>)> {
+        self.leave().map_err(|held| (held, Box::new(self)))
     }
 
     fn leave(&mut self) -> Result<(), StillHeld> {

@@ -13,6 +13,7 @@ use crate::{CallError, Commit, NamespaceId, ReserveOptions, Token, Why, WriteErr
 
 /// Answer of [`Session::reserve`].
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "lives for one match; a box would be an allocation for every store")]
 pub enum Reserve<'s> {
     /// A slot to write.
     Granted(Reservation<'s>),
