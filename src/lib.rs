@@ -1,6 +1,25 @@
 //! KV-cache blocks of LLM engines, shared between processes through memory that describes itself.
 //!
-//! (front page: see README)
+//! A [`Region`] is one mapped byte range: a file in `/dev/shm`, a memfd, a CXL device. Any number of processes open
+//! it; the first one formats it, the others find it. A [`Session`] is one participant. It stores blocks
+//! ([`Session::reserve`], [`Reservation::write_at`], [`Reservation::commit`]) and finds and reads those of others
+//! ([`Session::probe_prefix`], [`Session::acquire`], [`Lease::read_into`]). There is no server: everything that the
+//! participants need to agree on is atomics in the range, laid out as `layout/FORMAT.md` says.
+//!
+//! The README has a complete first example, what is guaranteed, and the architecture.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | region | one mapped byte range that describes itself |
+//! | slot | fixed-size payload place; a region may have several classes of sizes |
+//! | object | namespace digest, prefix digest, shard, part; who stored it is never part of it |
+//! | namespace | all that makes two blocks of equal tokens interchangeable |
+//! | replica | one physical copy: slot and generation |
+//! | session | one participant: index, epoch, life lock |
+//! | lease | a reader's protection of one replica |
+#![warn(missing_docs)]
 
 #[cfg(not(maru_loom))]
 mod copy;
@@ -52,3 +71,8 @@ pub(crate) use os::identity::wall_ns;
 pub(crate) fn wall_ns() -> u64 {
     0
 }
+
+/// The README's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# All tests of the workspace, doctests and README included.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export MARU_NEED_PYTHON=1
+cargo test --workspace --quiet
+# The library's own tests once more with stoppable steps compiled in.
+cargo test -p maru --features steps --lib --quiet --target-dir target/steps

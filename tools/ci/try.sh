@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The README's first command, and the exact ratios of the public traces where they are at hand.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+region=$(mktemp -u /dev/shm/maru-ci-XXXXXX)
+trap 'rm -f "$region" "$region".*' EXIT
+line=$(MARU_TRY_REGION=$region ./tools/try --json | tail -n 1)
+echo "$line"
+python3 - "$line" <<'P'
+import json, sys
+run = json.loads(sys.argv[1])
+assert run["wrong_bytes"] == 0, run
+assert run["hits"] > 0 and run["references"] > run["hits"] and run["stores"] > 0, run
+assert run["workers"] == 2 and run["region_id"], run
+P
+target/release/maru-inspect verify --payload "$region"
+
+traces=${MARU_TRACES:-../shared/traces}
+if [ ! -f "$traces/conversation_trace.jsonl" ]; then
+  echo "SKIPPED: no request traces in $traces (README says where they come from; MARU_TRACES names their folder)"
+  exit 0
+fi
+check() { # check TRACE WORKERS HITS
+  local line
+  line=$(target/release/maru-replay --trace "$traces/$1" --workers "$2" --block-bytes 4096 --region "$region" --no-rival --json 2>/dev/null | tail -n 1)
+  echo "$1, $2 worker(s): $line"
+  python3 - "$line" "$3" <<'P'
+import json, sys
+run, hits = json.loads(sys.argv[1]), sys.argv[2]
+assert run["wrong_bytes"] == 0 and run["refused"] == 0, run
+assert hits == "any" or run["hits"] == int(hits), (run["hits"], hits)
+P
+  target/release/maru-inspect verify "$region" | tail -n 1
+}
+hits() { python3 - "$traces/$1" <<'P'
+import json, sys
+seen, hits = set(), 0
+for line in open(sys.argv[1]):
+    ids = json.loads(line)["hash_ids"]
+    for i in ids:
+        if i not in seen:
+            break
+        hits += 1
+    seen.update(ids)
+print(hits)
+P
+}
+check conversation_trace.jsonl 1 "$(hits conversation_trace.jsonl)"
+check synthetic_trace.jsonl 1 "$(hits synthetic_trace.jsonl)"
+check conversation_trace.jsonl 2 any
+check conversation_trace.jsonl 4 any
