@@ -4,7 +4,9 @@
 //! [`crate::Commit`], …). What stands here means that the call could not be tried, or that the region is not
 //! what it was. Every message names the field, the value found and the value wanted.
 
+#[cfg(not(maru_loom))]
 use maru_layout::geometry::SpecError;
+#[cfg(not(maru_loom))]
 use maru_layout::superblock::SuperblockError;
 use thiserror::Error;
 

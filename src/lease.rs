@@ -21,7 +21,7 @@ use crate::directory::Sighting;
 use crate::engine::{Engine, Watched};
 use crate::regime::Regime;
 use crate::step::step;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, edge, fence};
 use crate::{Release, Why};
 
 /// A protected replica.
@@ -99,7 +99,7 @@ impl<R: Regime> Engine<R> {
         step!(LeaseFence);
         // ORDERING: SeqCst fence, [lease]; pairs with the fence between shutting and scanning in retire.rs. Weaker:
         // the retirer misses the cell while I miss `Retiring`; loom-tests/tests/lease.rs.
-        fence(Ordering::SeqCst);
+        edge!(fence ReaderFence, Ordering::SeqCst);
         for answer in &mut answers {
             if let Ok(held) = *answer {
                 if self.tables.slot(held.slot).still(held.word) {

@@ -28,15 +28,24 @@ mod engine;
 mod error;
 mod lease;
 mod load;
+#[cfg(maru_loom)]
+#[doc(hidden)]
+pub mod model;
 mod namespace;
 #[cfg(not(maru_loom))]
 pub mod os;
+#[cfg(not(maru_loom))]
+mod recorder;
 mod recover;
 mod regime;
 mod region;
 mod retire;
 #[cfg(not(maru_loom))]
 mod session;
+/// The protocol of attaching needs neither kernel nor files.
+#[cfg(maru_loom)]
+#[path = "session/attach.rs"]
+mod attach;
 mod slot;
 pub mod step;
 mod store;

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::engine::Engine;
 use crate::regime::Regime;
 use crate::step::step;
-use crate::sync::{Backoff, Ordering};
+use crate::sync::{Backoff, Ordering, edge};
 use crate::view::{RowLines, load_bytes, store_bytes};
 use crate::{CallError, NamespaceError, NamespaceId};
 
@@ -188,7 +188,7 @@ impl<R: Regime> Engine<R> {
         let mine = ChoreWord::held(self.me.owner, self.me.live.epoch());
         self.take_chore(mine)?;
         // Somebody may have added it before I had the chore.
-        let answer = match self.find_row(text) {
+        let answer = match self.find_row(text).filter(|_| edge!(SearchAgain)) {
             Some(id) => Ok(id),
             None => self.add_row(text),
         };

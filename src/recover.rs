@@ -24,7 +24,7 @@ use maru_layout::word::{ChoreWord, IndexEntry, Owner, SessionState, SessionWord,
 use crate::engine::Engine;
 use crate::regime::Regime;
 use crate::step::step;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, edge};
 
 impl<R: Regime> Engine<R> {
     /// Whether the session that owns `word` is proven dead.
@@ -49,7 +49,9 @@ impl<R: Regime> Engine<R> {
         }
         let word = self.tables.session(index).word();
         let idle = matches!(word.state(), Some(SessionState::Free) | None);
-        (!idle && self.world.proven_dead(index)).then_some(word)
+        let dead = !idle && self.world.proven_dead(index);
+        let word = if edge!(WordBeforeProof) { word } else { self.tables.session(index).word() };
+        dead.then_some(word)
     }
 
     /// Recovers every session that is proven dead. Returns sessions and slots.
@@ -98,7 +100,7 @@ impl<R: Regime> Engine<R> {
                 continue;
             }
             // D1: after the slot word was read, before it is swapped.
-            if entry.word() != dead {
+            if edge!(StillDead) && entry.word() != dead {
                 return None;
             }
             freed += u32::from(self.recover_slot(slot, word));
@@ -169,6 +171,7 @@ impl<R: Regime> Engine<R> {
         let count = self.tables.geometry().session_count;
         let Some(index) = holder.owner().index().filter(|index| *index < count) else {
             self.damage();
+            step!(RecoverChore);
             let _ = chore.compare_exchange(holder.0, ChoreWord::FREE.0, Ordering::AcqRel, Ordering::Relaxed);
             return;
         };
@@ -203,8 +206,9 @@ impl<R: Regime> Engine<R> {
             if entry.word() != fenced {
                 return false;
             }
+            let shut = if edge!(FenceQuarantines) { word.to(SlotState::Quarantined, owner) } else { word.freed() };
             step!(FenceSlot);
-            let _ = self.tables.slot(slot).swap(word, word.to(SlotState::Quarantined, owner));
+            let _ = self.tables.slot(slot).swap(word, shut);
         }
         true
     }

@@ -21,7 +21,7 @@ use crate::lease::Leased;
 use crate::regime::Regime;
 use crate::slot::{Slot, identity_words};
 use crate::step::step;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, edge};
 use crate::{ReclaimReport, Retire};
 
 impl<R: Regime> Engine<R> {
@@ -66,7 +66,7 @@ impl<R: Regime> Engine<R> {
             return false;
         }
         let Some(shut) = self.shut(entry.slot(), word) else { return false };
-        if self.leased(entry.slot(), shut.generation()) == Leased::Nobody {
+        if !edge!(ScanAfterShut) || self.leased(entry.slot(), shut.generation()) == Leased::Nobody {
             self.free_shut(entry.slot(), shut);
             self.count(Counter::Evicted, 1);
             return true;
@@ -85,7 +85,7 @@ impl<R: Regime> Engine<R> {
         step!(RetireFence);
         // ORDERING: SeqCst fence, [lease]; pairs with the one in lease.rs. Weaker: I miss a cell while its reader
         // misses `Retiring`, and the slot is re-used under it; loom-tests/tests/lease.rs.
-        fence(Ordering::SeqCst);
+        edge!(fence RetirerFence, Ordering::SeqCst);
         Some(shut)
     }
 
@@ -114,9 +114,10 @@ impl<R: Regime> Engine<R> {
 
     /// Frees a slot that drains under owner 0, if its last lease has ended.
     pub(crate) fn free_drained(&self, slot: u32, word: SlotWord) -> bool {
+        step!(RetireFence);
         // ORDERING: SeqCst fence, [lease]: the word was shut by another call, maybe on another processor, and was
         // read above; the scan below must not be older than that.
-        fence(Ordering::SeqCst);
+        edge!(fence RetirerFence, Ordering::SeqCst);
         let freed = self.leased(slot, word.generation()) == Leased::Nobody && self.free_shut(slot, word);
         self.count(Counter::Reclaimed, freed.into());
         freed

@@ -34,17 +34,26 @@ use maru_layout::object::ObjectKey;
 use maru_layout::record::{BodyLine, IdentityLine};
 use maru_layout::word::{SlotState, SlotWord};
 
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, edge};
 
 /// Atomic view of a slot record.
 #[repr(C, align(128))]
 pub(crate) struct Slot {
     word: AtomicU64,
     /// prefix (4 words), namespace (2), shard/part/length (1).
-    identity: [AtomicU64; 7],
+    identity: [AtomicU64; KEPT.len()],
     /// generation, checksum, then the rest of the body line.
-    body: [AtomicU64; 8],
+    body: [AtomicU64; BODY_WORDS],
 }
+
+/// Which identity words a slot keeps.
+#[cfg(not(maru_loom))]
+const KEPT: [usize; 7] = [0, 1, 2, 3, 4, 5, 6];
+/// In a model, two that can disagree: its keys differ in their first eight bytes, its lengths in the last.
+#[cfg(maru_loom)]
+const KEPT: [usize; 2] = [0, 6];
+/// Words of the body line; in a model generation and checksum.
+const BODY_WORDS: usize = if cfg!(maru_loom) { 2 } else { 8 };
 
 #[cfg(not(maru_loom))]
 const _: () = {
@@ -103,7 +112,8 @@ impl Slot {
     pub(crate) fn swap(&self, from: SlotWord, to: SlotWord) -> Result<(), SlotWord> {
         // ORDERING: AcqRel. Release is the writer's end of [pending], [publish] and [free]; Acquire orders the next
         // owner after the last one's stores. Failure Acquire: the caller acts on what it finds.
-        match self.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire) {
+        let success = edge!(Publish if to.is(SlotState::Ready), Ordering::AcqRel);
+        match self.word.compare_exchange(from.0, to.0, success, Ordering::Acquire) {
             Ok(_) => Ok(()),
             Err(found) => Err(SlotWord(found)),
         }
@@ -114,9 +124,9 @@ impl Slot {
         // ORDERING: Release fence, writer's end of [claim]: whoever reads a field stored below and then the word
         // (after its own Acquire fence) sees `Claiming` or later, and so a changed word. Without it a reader can
         // find the old word around new fields.
-        fence(Ordering::Release);
-        for (cell, word) in self.identity.iter().zip(words) {
-            cell.store(*word, Ordering::Relaxed);
+        edge!(fence ClaimFence, Ordering::Release);
+        for (cell, at) in self.identity.iter().zip(KEPT) {
+            cell.store(words[at], Ordering::Relaxed);
         }
         self.body[0].store(generation, Ordering::Relaxed);
     }
@@ -129,13 +139,13 @@ impl Slot {
             return None;
         }
         let mut words = [0; 7];
-        for (word, cell) in words.iter_mut().zip(&self.identity) {
+        for (cell, at) in self.identity.iter().zip(KEPT) {
             // ORDERING: Relaxed: validated by the second look at the word.
-            *word = cell.load(Ordering::Relaxed);
+            words[at] = cell.load(Ordering::Relaxed);
         }
         // ORDERING: Acquire fence, reader's end of [claim]: a field of a later life makes the load below see that
         // life's word. Weakened: identity of one object under the word of another; loom-tests/tests/publish.rs.
-        fence(Ordering::Acquire);
+        edge!(fence IdentityFence, Ordering::Acquire);
         let after = SlotWord(self.word.load(Ordering::Relaxed));
         // A changed state at the same generation is fine: identity is fixed from `Pending` to the end of the life.
         (after.generation() == before.generation() && has_identity(after)).then_some((after, words))

@@ -36,7 +36,7 @@ use crate::engine::{Engine, Watched};
 use crate::regime::Regime;
 use crate::slot::{IdentityWords, identity_words, length_of};
 use crate::step::step;
-use crate::sync::{Backoff, Ordering, fence, process};
+use crate::sync::{Backoff, Ordering, edge, process};
 use crate::{Commit, Why};
 
 /// Rounds of claim and settle before the answer is "contended".
@@ -190,7 +190,7 @@ impl<R: Regime> Engine<R> {
             step!(StoreTwinFence);
             // ORDERING: SeqCst fence, [twin]: of two twins, the one whose fence is later in the total order sees the
             // other's entry in the scan below. Weaker, both can scan clean; loom-tests/tests/twins.rs.
-            fence(Ordering::SeqCst);
+            edge!(fence TwinFence, Ordering::SeqCst);
             match self.look_for_twin(&claim.place, &claim.identity, Some(claim.slot), look >= PATIENCE) {
                 Twin::Lost(lost) => {
                     self.give_back(&claim);

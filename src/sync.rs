@@ -12,6 +12,9 @@
 //! Loom's atomics are handles into its runtime and carry no value of their own, so they can never
 //! be laid over mapped bytes; under `cfg(maru_loom)` the tables live on the heap instead
 //! (`region/heap.rs`).
+//!
+//! A model also has to show that it would notice: `edge!` marks the orderings, fences and second looks that the
+//! protocols stand on, and a model can take one of them away. Outside of models it is exactly what it is given.
 
 #[cfg(all(maru_loom, feature = "steps"))]
 compile_error!("the models explore every interleaving already; build them without the `steps` feature");
@@ -20,7 +23,13 @@ compile_error!("the models explore every interleaving already; build them withou
 pub use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 #[cfg(maru_loom)]
-pub use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub use explored::{AtomicBool, AtomicU8, AtomicU64};
+#[cfg(maru_loom)]
+pub use loom::sync::atomic::{Ordering, fence};
+
+/// Words of a region that order nothing and decide nothing: padding, statistics, facts for people. The machine's type
+/// in models too, where each explored access would multiply the interleavings.
+pub(crate) use core::sync::atomic::AtomicU64 as AsideU64;
 
 /// Atomics of the process itself, never part of a region and never explored by a model: statistics,
 /// the fork guard, the registry of the fault handler. They keep the machine's type under loom too,
@@ -49,5 +58,196 @@ impl Backoff {
         self.inner.snooze();
         #[cfg(maru_loom)]
         loom::thread::yield_now();
+    }
+}
+
+/// Loom's atomics, made to be looked at from all sides.
+///
+/// Loom 0.7.3 remembers only the last access to an atomic when it decides where threads must be swapped. A thread that
+/// loads a word and then swaps it (everything here does) covers up the other thread's earlier load by its own, so that
+/// the order "swapped before that load" is never tried. A store that nobody reads, next to every load, makes loads
+/// conflict with each other too; then the last access is the right one to remember. It orders nothing:
+/// `loom-tests/tests/looking.rs` shows both halves of this.
+#[cfg(maru_loom)]
+mod explored {
+    use super::Ordering;
+
+    macro_rules! explored {
+        ($($(#[$doc:meta])* $name:ident of $value:ty;)*) => {$(
+            $(#[$doc])*
+            #[derive(Debug)]
+            pub struct $name {
+                word: loom::sync::atomic::$name,
+                looks: loom::sync::atomic::AtomicBool,
+            }
+
+            impl $name {
+                /// A word of this value.
+                #[must_use]
+                pub fn new(value: $value) -> Self {
+                    Self { word: loom::sync::atomic::$name::new(value), looks: loom::sync::atomic::AtomicBool::new(false) }
+                }
+
+                /// Loads.
+                pub fn load(&self, ordering: Ordering) -> $value {
+                    self.looks.store(true, Ordering::Relaxed);
+                    self.word.load(ordering)
+                }
+
+                /// Stores.
+                pub fn store(&self, value: $value, ordering: Ordering) {
+                    self.word.store(value, ordering);
+                }
+
+                /// Compares and swaps.
+                ///
+                /// # Errors
+                /// The value found instead.
+                pub fn compare_exchange(
+                    &self,
+                    from: $value,
+                    to: $value,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    self.word.compare_exchange(from, to, success, failure)
+                }
+            }
+        )*};
+    }
+
+    explored! {
+        /// A truth value.
+        AtomicBool of bool;
+        /// A byte.
+        AtomicU8 of u8;
+        /// A word.
+        AtomicU64 of u64;
+    }
+
+    impl AtomicU64 {
+        /// Adds; returns what was there.
+        pub fn fetch_add(&self, value: u64, ordering: Ordering) -> u64 {
+            self.word.fetch_add(value, ordering)
+        }
+
+        /// Sets bits; returns what was there.
+        pub fn fetch_or(&self, value: u64, ordering: Ordering) -> u64 {
+            self.word.fetch_or(value, ordering)
+        }
+
+        /// Keeps bits; returns what was there.
+        pub fn fetch_and(&self, value: u64, ordering: Ordering) -> u64 {
+            self.word.fetch_and(value, ordering)
+        }
+    }
+}
+
+/// Marks something a protocol stands on, so that a model can take it away and show that it notices:
+///
+/// * `edge!(Name, ordering)`: that ordering; without its Release or Acquire half when taken away. With `Name if
+///   condition`, only where the condition holds.
+/// * `edge!(fence Name, ordering)`: that fence; AcqRel instead of SeqCst, or none at all, when taken away.
+/// * `edge!(Name)`: `true`; `false` when taken away.
+macro_rules! edge {
+    (fence $edge:ident, $ordering:expr) => {{
+        #[cfg(not(maru_loom))]
+        $crate::sync::fence($ordering);
+        #[cfg(maru_loom)]
+        $crate::sync::weak::fence($crate::sync::weak::Edge::$edge, $ordering);
+    }};
+    ($edge:ident $(if $condition:expr)?, $ordering:expr) => {{
+        #[cfg(not(maru_loom))]
+        {
+            $ordering
+        }
+        #[cfg(maru_loom)]
+        $crate::sync::weak::ordering($crate::sync::weak::Edge::$edge, true $(&& $condition)?, $ordering)
+    }};
+    ($edge:ident) => {{
+        #[cfg(not(maru_loom))]
+        {
+            true
+        }
+        #[cfg(maru_loom)]
+        $crate::sync::weak::keeps($crate::sync::weak::Edge::$edge)
+    }};
+}
+pub(crate) use edge;
+
+/// What a model can take away, one at a time.
+#[cfg(maru_loom)]
+pub mod weak {
+    use super::Ordering;
+    use std::cell::Cell;
+
+    /// An ordering, a fence, or a second look.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum Edge {
+        /// \[claim], writer: the Release fence before identity fields change.
+        ClaimFence,
+        /// \[claim], reader: the Acquire fence between the fields and the second look at the word.
+        IdentityFence,
+        /// \[publish]: the Release of `Writing → Ready`.
+        Publish,
+        /// \[twin]: the SeqCst fence between my entry and my scan.
+        TwinFence,
+        /// \[lease], reader: the SeqCst fence between cell and second look.
+        ReaderFence,
+        /// \[lease], retirer: the SeqCst fence between shutting and scanning.
+        RetirerFence,
+        /// X2: the scan after the word was shut.
+        ScanAfterShut,
+        /// The reader's look at the word after its copy.
+        LookAfterCopy,
+        /// D1: the session word looked at between reading and swapping a slot word.
+        StillDead,
+        /// D4: the session word read before the proof is asked for.
+        WordBeforeProof,
+        /// D3: a fence quarantines and does not free.
+        FenceQuarantines,
+        /// I2: the mark raised before the entry appears in the second bucket.
+        MarkFirst,
+        /// I5: a resident copied to its other bucket before it is removed from this one.
+        CopyFirst,
+        /// N1: the search repeated under the chore.
+        SearchAgain,
+        /// L3: a session's word decides whether its cells count.
+        SessionDecides,
+        /// L3: the cells of the former owner zeroed before the entry goes `Live`.
+        ZeroCells,
+    }
+
+    thread_local! {
+        // Loom runs all threads of a model on the thread that called it.
+        static TAKEN: Cell<Option<Edge>> = const { Cell::new(None) };
+    }
+
+    /// Takes `edge` away, or gives everything back. For the calling thread's models.
+    pub fn take(edge: Option<Edge>) {
+        TAKEN.set(edge);
+    }
+
+    /// Whether `edge` is there.
+    #[must_use]
+    pub fn keeps(edge: Edge) -> bool {
+        TAKEN.get() != Some(edge)
+    }
+
+    pub(crate) fn ordering(edge: Edge, here: bool, ordering: Ordering) -> Ordering {
+        match ordering {
+            _ if keeps(edge) || !here => ordering,
+            // A compare-and-swap keeps the half that its author needs for himself.
+            Ordering::AcqRel => Ordering::Acquire,
+            _ => Ordering::Relaxed,
+        }
+    }
+
+    pub(crate) fn fence(edge: Edge, ordering: Ordering) {
+        if keeps(edge) {
+            super::fence(ordering);
+        } else if ordering == Ordering::SeqCst {
+            super::fence(Ordering::AcqRel);
+        }
     }
 }

@@ -11,7 +11,7 @@ use maru_layout::BUCKET_WAYS;
 use maru_layout::table::{Counter, SessionEntry};
 use maru_layout::word::{FormatWord, RowState, SessionWord};
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AsideU64, AtomicU64, Ordering};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("a region is little endian, and these views read it in place");
@@ -21,6 +21,15 @@ compile_error!("a region is little endian, and these views read it in place");
 pub(crate) fn zeroed<const N: usize>() -> [AtomicU64; N] {
     core::array::from_fn(|_| AtomicU64::new(0))
 }
+
+/// Entries of a bucket; in a model few, so that full buckets are within reach.
+pub(crate) const WAYS: usize = if cfg!(maru_loom) { 2 } else { BUCKET_WAYS };
+/// Words of a session entry that only people read; none in a model.
+const SESSION_FACTS: usize = if cfg!(maru_loom) { 0 } else { 30 };
+/// Words between a namespace row's generation and its text; in a model the one with the text's length.
+const ROW_FACTS: usize = if cfg!(maru_loom) { 1 } else { 10 };
+/// Words of a namespace's text; a model's has eight bytes.
+const ROW_TEXT: usize = if cfg!(maru_loom) { 1 } else { 116 };
 
 /// Stores `bytes` into `words`, eight at a time, zero-padded.
 pub(crate) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
@@ -47,11 +56,11 @@ pub(crate) fn load_bytes(words: &[AtomicU64], bytes: &mut [u8]) {
 #[repr(C, align(64))]
 pub(crate) struct Control {
     pub(crate) format: AtomicU64,
-    pub(crate) reserved0: [AtomicU64; 7],
+    pub(crate) reserved0: [AsideU64; 7],
     pub(crate) namespace_chore: AtomicU64,
-    pub(crate) reserved1: [AtomicU64; 7],
+    pub(crate) reserved1: [AsideU64; 7],
     pub(crate) leader_chore: AtomicU64,
-    pub(crate) reserved2: [AtomicU64; 7],
+    pub(crate) reserved2: [AsideU64; 7],
 }
 
 impl Control {
@@ -66,8 +75,8 @@ impl Control {
 #[repr(C, align(64))]
 pub(crate) struct SessionLines {
     pub(crate) word: AtomicU64,
-    pub(crate) heartbeat: AtomicU64,
-    pub(crate) facts: [AtomicU64; 30],
+    pub(crate) heartbeat: AsideU64,
+    pub(crate) facts: [AtomicU64; SESSION_FACTS],
 }
 
 impl SessionLines {
@@ -94,22 +103,20 @@ impl SessionLines {
 #[repr(C, align(64))]
 pub(crate) struct AreaHead {
     pub(crate) lease_mark: AtomicU64,
-    pub(crate) reserved0: [AtomicU64; 7],
-    pub(crate) recorder_next: AtomicU64,
-    pub(crate) current_step: AtomicU64,
-    pub(crate) current_slot: AtomicU64,
-    pub(crate) reserved1: [AtomicU64; 5],
-    pub(crate) counters: [AtomicU64; 64],
-    pub(crate) recorder: [AtomicU64; 128],
-    pub(crate) reserved2: [AtomicU64; 48],
+    pub(crate) reserved0: [AsideU64; 7],
+    pub(crate) recorder_next: AsideU64,
+    pub(crate) current_step: AsideU64,
+    pub(crate) current_slot: AsideU64,
+    pub(crate) reserved1: [AsideU64; 5],
+    pub(crate) counters: [AsideU64; 64],
+    pub(crate) recorder: [AsideU64; 128],
+    pub(crate) reserved2: [AsideU64; 48],
 }
 
 impl AreaHead {
     /// Counts.
-    ///
-    /// Not in models: a statistic orders nothing, and each of its accesses would multiply the interleavings.
     pub(crate) fn count(&self, counter: Counter, n: u64) {
-        if cfg!(maru_loom) || n == 0 {
+        if n == 0 {
             return;
         }
         let cell = &self.counters[counter as usize];
@@ -124,8 +131,8 @@ impl AreaHead {
 pub(crate) struct RowLines {
     pub(crate) state: AtomicU64,
     pub(crate) generation: AtomicU64,
-    pub(crate) facts: [AtomicU64; 10],
-    pub(crate) text: [AtomicU64; 116],
+    pub(crate) facts: [AtomicU64; ROW_FACTS],
+    pub(crate) text: [AtomicU64; ROW_TEXT],
 }
 
 impl RowLines {
@@ -146,7 +153,7 @@ impl RowLines {
 /// Index bucket.
 #[repr(C, align(64))]
 pub(crate) struct BucketLine {
-    pub(crate) entries: [AtomicU64; BUCKET_WAYS],
+    pub(crate) entries: [AtomicU64; WAYS],
     pub(crate) mark: AtomicU64,
 }
 

@@ -126,7 +126,7 @@ pub struct SessionAreaHead {
     pub reserved0: [u8; 56],
     /// Flight recorder: records written so far.
     pub recorder_next: u64,
-    /// Operation and step under way (operation << 32 | step).
+    /// [`Operation`] under way in the high half; 0 = none.
     pub current_step: u64,
     /// Slot of the operation under way, plus one; 0 = none.
     pub current_slot: u64,
@@ -140,6 +140,94 @@ pub struct SessionAreaHead {
     pub reserved2: [u8; 384],
 }
 
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum $name { $($(#[$each])* $variant = $number,)* }
+
+        impl $name {
+            /// All values, in order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The value with this number.
+            #[must_use]
+            pub fn from_bits(bits: u32) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| *value as u32 == bits)
+            }
+
+            /// The name used in tables and JSON.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+        }
+    };
+}
+
+numbered! {
+    /// What a flight record remembers.
+    Operation {
+        /// Becoming a session.
+        Attach = 1, "attach";
+        /// Leaving.
+        Close = 2, "close";
+        /// Reserving a slot; `slot` is the one granted.
+        Reserve = 3, "reserve";
+        /// Writing the payload of a reserved slot.
+        Write = 4, "write";
+        /// Publishing it.
+        Commit = 5, "commit";
+        /// Giving it back.
+        Abort = 6, "abort";
+        /// Protecting objects; `slot` is the first one's.
+        Acquire = 7, "acquire";
+        /// Copying one out.
+        Load = 8, "load";
+        /// Retiring an object.
+        Retire = 9, "retire";
+        /// Recovering dead sessions and freeing drained slots.
+        Reclaim = 10, "reclaim";
+        /// Registering a namespace.
+        Register = 11, "register";
+        /// Invalidating one.
+        Invalidate = 12, "invalidate";
+        /// Fencing a session.
+        Fence = 13, "fence";
+    }
+}
+
+numbered! {
+    /// How a remembered operation ended.
+    RecordOutcome {
+        /// Done.
+        Done = 1, "done";
+        /// The object was there already.
+        Present = 2, "present";
+        /// Somebody else writes it.
+        BeingWritten = 3, "being_written";
+        /// Refused for want of space, budget or room in the index.
+        Refused = 4, "refused";
+        /// Lost too many rounds.
+        Contended = 5, "contended";
+        /// Not found, or gone.
+        Miss = 6, "miss";
+        /// The slot had been taken away.
+        Superseded = 7, "superseded";
+        /// The lease had lapsed.
+        Expired = 8, "expired";
+        /// The bytes did not match.
+        Damaged = 9, "damaged";
+        /// The namespace was invalidated.
+        Invalidated = 10, "invalidated";
+        /// The session was fenced.
+        Fenced = 11, "fenced";
+        /// Waits for its last reader.
+        Draining = 12, "draining";
+    }
+}
+
 /// One remembered operation.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -148,9 +236,9 @@ pub struct FlightRecord {
     pub sequence: u64,
     /// Wall-clock time, nanoseconds since 1970.
     pub time_ns: u64,
-    /// Operation number.
+    /// [`Operation`].
     pub operation: u32,
-    /// Outcome number.
+    /// [`RecordOutcome`].
     pub outcome: u32,
     /// Slot plus one; 0 = none.
     pub slot: u64,

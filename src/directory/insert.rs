@@ -6,7 +6,7 @@ use maru_layout::word::{IndexEntry, SlotState};
 use crate::engine::Engine;
 use crate::regime::Regime;
 use crate::step::step;
-use crate::sync::{Backoff, Ordering};
+use crate::sync::{Backoff, Ordering, edge};
 
 /// Both buckets are full of entries that nobody may remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +40,14 @@ impl<R: Regime> Engine<R> {
         step!(IndexMarkRaise);
         // ORDERING: AcqRel: before the entry's Release below, so that whoever sees the entry's absence from `first`
         // after a move, or comes after the commit, finds the mark raised (I3).
-        self.tables.bucket(first).mark.fetch_add(1, Ordering::AcqRel);
+        let raise = || self.tables.bucket(first).mark.fetch_add(1, Ordering::AcqRel);
+        if edge!(MarkFirst) {
+            raise();
+        }
         if self.insert_into(second, entry.in_second()) {
+            if !edge!(MarkFirst) {
+                raise();
+            }
             return true;
         }
         self.lower_mark(first);

@@ -23,7 +23,6 @@
 
 mod find;
 mod insert;
-#[cfg(not(maru_loom))]
 mod prefix;
 
 pub(crate) use find::Sighting;

@@ -15,7 +15,7 @@ use crate::slot::{IdentityWords, length_of};
 use crate::sync::Ordering;
 
 /// Keys under way at once: more than any processor has misses outstanding, few enough for the stack.
-const WINDOW: usize = 64;
+const WINDOW: usize = if cfg!(maru_loom) { 2 } else { 64 };
 
 impl<R: Regime> Engine<R> {
     /// Looks for each key. Answers keep the order.

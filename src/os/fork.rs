@@ -111,7 +111,7 @@ impl Page {
         if seen != 0 {
             return seen;
         }
-        let fresh = u64::from_ne_bytes(random_bytes()) | 1;
+        let fresh = u64::from_le_bytes(random_bytes()) | 1;
         match self.number.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => fresh,
             Err(other) => other,

@@ -197,7 +197,7 @@ fn lock_and_map(backing: &BackingFile, byte: u64, held: &ForkHold) -> Result<Opt
 /// L4: whether a lock outlives its descriptor here, tried on a byte that nobody else uses.
 fn mapping_keeps_locks(backing: &BackingFile, asker: &LockAsker, held: &ForkHold) -> Result<bool, BackingError> {
     // Sessions lock partition offset + index; no backing reaches to 2^61.
-    let byte = 1 << 61 | u64::from_ne_bytes(random_bytes()) >> 4;
+    let byte = 1 << 61 | u64::from_le_bytes(random_bytes()) >> 4;
     let Some((file, page)) = lock_and_map(backing, byte, held)? else {
         return Ok(false);
     };

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use maru_layout::superblock::Hosts;
-use maru_layout::table::{Counter, Role, SessionEntry};
+use maru_layout::table::{Counter, Operation, RecordOutcome, Role, SessionEntry};
 use maru_layout::word::{FormatWord, LeaseKind, SlotState, SlotWord};
 
 pub use self::lease::{Lease, View};
@@ -138,6 +138,7 @@ impl Session {
             let Some(word) = on!(attaching, e => e.attach_entry(host_tag, judged, &facts)) else { continue };
             let me = Me::new(index, word, id_low);
             let dispatch = Dispatch::new(inner, me, Box::new(inner.world()?));
+            on!(dispatch, e => e.ended(Operation::Attach, RecordOutcome::Done, None, &[0; 32]));
             return Ok(Self {
                 inner: inner.clone(),
                 dispatch,
@@ -213,7 +214,13 @@ impl Session {
     pub fn namespace(&self, namespace: &Namespace) -> Result<NamespaceId, NamespaceError> {
         let text = namespace.text()?;
         self.check()?;
-        on!(self.dispatch, e => e.register(&text))
+        on!(self.dispatch, e => {
+            e.begin(Operation::Register, None);
+            let id = e.register(&text);
+            let outcome = if id.is_ok() { RecordOutcome::Done } else { RecordOutcome::Refused };
+            e.ended(Operation::Register, outcome, None, &[0; 32]);
+            id
+        })
     }
 
     /// Ends the present generation of a namespace, in constant time: when this returns, no call in any process
@@ -223,7 +230,12 @@ impl Session {
     /// As any call.
     pub fn invalidate(&self, namespace: NamespaceId) -> Result<bool, CallError> {
         self.check()?;
-        on!(self.dispatch, e => e.invalidate_namespace(&namespace))
+        on!(self.dispatch, e => {
+            e.begin(Operation::Invalidate, None);
+            let ended = e.invalidate_namespace(&namespace);
+            e.ended(Operation::Invalidate, RecordOutcome::Done, None, &[0; 32]);
+            ended
+        })
     }
 
     /// Reserves a slot for `object`.
@@ -249,7 +261,17 @@ impl Session {
             return Ok(Reserve::Refused(Why::Invalidated));
         }
         let device = options.writer == Writer::Device;
-        Ok(match on!(self.dispatch, e => e.reserve_slot(&object.key(), len, device)) {
+        on!(self.dispatch, e => e.begin(Operation::Reserve, None));
+        let reserved = on!(self.dispatch, e => e.reserve_slot(&object.key(), len, device));
+        let (outcome, replica) = match &reserved {
+            Ok(claim) => (RecordOutcome::Done, Some((claim.slot, claim.word))),
+            Err(NotGranted::Present) => (RecordOutcome::Present, None),
+            Err(NotGranted::BeingWritten) => (RecordOutcome::BeingWritten, None),
+            Err(NotGranted::Refused(_)) => (RecordOutcome::Refused, None),
+            Err(NotGranted::Contended) => (RecordOutcome::Contended, None),
+        };
+        on!(self.dispatch, e => e.ended(Operation::Reserve, outcome, replica, &object.prefix));
+        Ok(match reserved {
             Ok(claim) => Reserve::Granted(Reservation::new(self, claim, object.namespace, options)),
             Err(NotGranted::Present) => Reserve::Present,
             Err(NotGranted::BeingWritten) => Reserve::BeingWritten,
@@ -346,7 +368,12 @@ impl Session {
     ) -> Result<Vec<Result<Lease<'_>, Why>>, CallError> {
         self.check_bytes()?;
         let keys: Vec<_> = objects.iter().map(ObjectId::key).collect();
+        on!(self.dispatch, e => e.begin(Operation::Acquire, None));
         let held = on!(self.dispatch, e => e.acquire_keys(&keys, kind));
+        let first = held.iter().flatten().next().map(|(held, _)| (held.slot, held.word));
+        let outcome = if held.iter().any(Result::is_err) { RecordOutcome::Miss } else { RecordOutcome::Done };
+        let prefix = objects.first().map_or([0; 32], |object| object.prefix);
+        on!(self.dispatch, e => e.ended(Operation::Acquire, outcome, first, &prefix));
         let mut answers = Vec::with_capacity(objects.len());
         for (object, held) in objects.iter().zip(held) {
             // A lease made first: if the check fails, dropping it releases.
@@ -399,7 +426,21 @@ impl Session {
     /// The call cannot be tried.
     pub fn retire(&self, object: &ObjectId) -> Result<Retire, CallError> {
         self.check()?;
-        Ok(on!(self.dispatch, e => e.retire_object(&object.key())))
+        Ok(self.retire_checked(object))
+    }
+
+    fn retire_checked(&self, object: &ObjectId) -> Retire {
+        on!(self.dispatch, e => {
+            e.begin(Operation::Retire, None);
+            let retired = e.retire_object(&object.key());
+            let outcome = match retired {
+                Retire::Retired => RecordOutcome::Done,
+                Retire::Draining => RecordOutcome::Draining,
+                Retire::Gone => RecordOutcome::Miss,
+            };
+            e.ended(Operation::Retire, outcome, None, &object.prefix);
+            retired
+        })
     }
 
     /// Retires each object; answers keep the order.
@@ -408,7 +449,7 @@ impl Session {
     /// The batch cannot be tried.
     pub fn retire_batch(&self, objects: &[ObjectId]) -> Result<Vec<Retire>, CallError> {
         self.check()?;
-        Ok(objects.iter().map(|object| on!(self.dispatch, e => e.retire_object(&object.key()))).collect())
+        Ok(objects.iter().map(|object| self.retire_checked(object)).collect())
     }
 
     /// Recovers dead sessions and frees every drained slot.
@@ -417,7 +458,12 @@ impl Session {
     /// The call cannot be tried.
     pub fn reclaim(&self) -> Result<ReclaimReport, CallError> {
         self.check()?;
-        Ok(on!(self.dispatch, e => e.reclaim_all()))
+        on!(self.dispatch, e => {
+            e.begin(Operation::Reclaim, None);
+            let report = e.reclaim_all();
+            e.ended(Operation::Reclaim, RecordOutcome::Done, None, &[0; 32]);
+            Ok(report)
+        })
     }
 
     /// Recounts all slot words of the region.
@@ -451,7 +497,13 @@ impl Session {
         if index >= self.inner.geometry().session_count || index == self.me.index {
             return Ok(false);
         }
-        Ok(on!(self.dispatch, e => e.fence_session(index, epoch)))
+        on!(self.dispatch, e => {
+            e.begin(Operation::Fence, None);
+            let fenced = e.fence_session(index, epoch);
+            let outcome = if fenced { RecordOutcome::Done } else { RecordOutcome::Miss };
+            e.ended(Operation::Fence, outcome, None, &[0; 32]);
+            Ok(fenced)
+        })
     }
 
     /// Gives everything back and leaves the region.
@@ -472,7 +524,10 @@ impl Session {
             return Err(StillHeld { index: self.me.index, leases, reservations });
         }
         if check_region(&self.inner).is_ok() && check_size(&self.inner).is_ok() {
-            on!(self.dispatch, e => e.detach());
+            on!(self.dispatch, e => {
+                e.ended(Operation::Close, RecordOutcome::Done, None, &[0; 32]);
+                e.detach();
+            });
         }
         self.lock = None;
         Ok(())
@@ -492,9 +547,10 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.leave().is_err() {
-            // Something may still read or write on this session's behalf. Its life lock must not end before the process
-            // does, so that nobody takes the slots.
+            // Something may still read or write on this session's behalf. Its life lock and the mapping must not end
+            // before the process does, so that nobody takes the slots and no address of theirs becomes another's.
             core::mem::forget(self.lock.take());
+            core::mem::forget(self.inner.clone());
         }
     }
 }

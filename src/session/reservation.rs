@@ -2,6 +2,7 @@
 
 use maru_layout::object::PayloadCrc;
 use maru_layout::record::BodyLine;
+use maru_layout::table::{Operation, RecordOutcome};
 use maru_layout::word::{SlotState, SlotWord};
 
 use super::{Session, on};
@@ -101,6 +102,7 @@ impl<'s> Reservation<'s> {
         on!(session.dispatch, e => e.open_reservations.fetch_add(1, process::Ordering::Relaxed));
         let crc = PayloadCrc::new(&claim.key, claim.word.generation(), claim.len());
         let written = Written { ranges: Vec::new(), crc: Some(crc), hashed: 0, exposed: false };
+        on!(session.dispatch, e => e.begin(Operation::Write, Some(claim.slot)));
         Self { session, claim, namespace, options, written, ended: None }
     }
 
@@ -237,6 +239,7 @@ impl<'s> Reservation<'s> {
             writer_kind: u8::from(self.options.writer == Writer::Device),
             ..bytemuck::Zeroable::zeroed()
         };
+        on!(session.dispatch, e => e.begin(Operation::Commit, Some(self.claim.slot)));
         let commit = on!(session.dispatch, e => e.publish(&self.claim, body, crc));
         session.inner.sync_record(self.claim.slot);
         if session.inner.tables.mapping().is_lost() {
@@ -284,6 +287,17 @@ impl<'s> Reservation<'s> {
 
     fn end(&mut self, commit: Commit) -> Commit {
         if self.ended.is_none() {
+            let (operation, outcome) = match commit {
+                Commit::Stored | Commit::AlreadyStored => (Operation::Commit, RecordOutcome::Done),
+                Commit::Superseded => (Operation::Commit, RecordOutcome::Superseded),
+                Commit::Fenced => (Operation::Commit, RecordOutcome::Fenced),
+                Commit::Invalidated => (Operation::Commit, RecordOutcome::Invalidated),
+                Commit::GenerationGone | Commit::Incomplete { .. } | Commit::Unknown(_) => {
+                    (Operation::Abort, RecordOutcome::Done)
+                }
+            };
+            let replica = Some((self.claim.slot, self.claim.word));
+            on!(self.session.dispatch, e => e.ended(operation, outcome, replica, &self.claim.key.prefix));
             on!(self.session.dispatch, e => e.open_reservations.fetch_sub(1, process::Ordering::Relaxed));
         }
         self.ended = Some(commit);

@@ -32,4 +32,5 @@ extra=$(git ls-files | cut -d/ -f1 -s | sort -u | grep -vxE 'src|layout|loom-tes
 [ -z "$extra" ] || complain "root folders: $extra"
 
 python3 tools/ci/unused_dependencies.py || bad=1
+python3 tools/ci/unstepped.py || bad=1
 exit $bad
