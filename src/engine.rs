@@ -61,8 +61,8 @@ pub(crate) struct Engine<R: Regime> {
     pub(crate) watch: Mutex<Watch>,
     /// Where the next search for a free slot starts, by class.
     pub(crate) cursors: [process::AtomicUsize; maru_layout::MAX_CLASSES],
-    /// When the slot words of all classes were last looked through in vain, milliseconds + 1.
-    pub(crate) full_look_ms: process::AtomicU64,
+    /// When all slot words of a class were last looked through in vain, milliseconds + 1.
+    pub(crate) full_look_ms: [process::AtomicU64; maru_layout::MAX_CLASSES],
     /// Reservations neither committed nor aborted.
     pub(crate) open_reservations: process::AtomicU64,
     regime: PhantomData<R>,
@@ -81,7 +81,7 @@ impl<R: Regime> Engine<R> {
             book: Mutex::new(LeaseBook::new(cells)),
             watch: Mutex::new(Watch::default()),
             cursors: core::array::from_fn(|_| process::AtomicUsize::new(start)),
-            full_look_ms: process::AtomicU64::new(0),
+            full_look_ms: [const { process::AtomicU64::new(0) }; maru_layout::MAX_CLASSES],
             open_reservations: process::AtomicU64::new(0),
             regime: PhantomData,
         }
@@ -129,20 +129,35 @@ pub(crate) enum Watched {
 /// forgetting an entry only starts its time anew.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    seen: HashMap<Watched, (u64, u64)>,
+    seen: HashMap<Watched, Stand>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stand {
+    value: u64,
+    since_ms: u64,
+    asked_ms: u64,
 }
 
 impl Watch {
-    const MOST: usize = 4096;
+    /// Room for every cell of a large region; beyond it, what nobody has asked for lately goes.
+    const MOST: usize = 1 << 16;
+    const IDLE_MS: u64 = 60_000;
 
     fn unchanged_ms(&mut self, key: Watched, value: u64, now: u64) -> u64 {
         if self.seen.len() >= Self::MOST && !self.seen.contains_key(&key) {
-            self.seen.clear();
+            self.seen.retain(|_, stand| now.saturating_sub(stand.asked_ms) < Self::IDLE_MS);
+            if self.seen.len() >= Self::MOST {
+                // Its time starts when there is room: later than it could, never earlier.
+                return 0;
+            }
         }
-        let entry = self.seen.entry(key).or_insert((value, now));
-        if entry.0 != value {
-            *entry = (value, now);
+        let fresh = Stand { value, since_ms: now, asked_ms: now };
+        let stand = self.seen.entry(key).or_insert(fresh);
+        if stand.value != value {
+            *stand = fresh;
         }
-        now.saturating_sub(entry.1)
+        stand.asked_ms = now;
+        now.saturating_sub(stand.since_ms)
     }
 }

@@ -37,6 +37,9 @@ pub enum OpenError {
         /// What was wrong.
         source: SpecError,
     },
+    /// A read-only open cannot make a region.
+    #[error("mode is read-only and format is force or replace; wanted mode full, or format never")]
+    ReadOnlyFormat,
     /// A new region's size is not said anywhere.
     #[error("cannot format {place}: size_bytes is missing (wish.size_bytes or partition.length)")]
     SizeMissing {
@@ -206,7 +209,7 @@ pub enum CallError {
     #[error("no payload: the region is open header-only")]
     NoPayload,
     /// An id of another region, or made up.
-    #[error("namespace row {row} is not in this region ({rows} rows)")]
+    #[error("namespace id (row {row}) was not registered in this region ({rows} rows); register it here")]
     ForeignNamespace {
         /// Row in the id.
         row: u32,

@@ -14,6 +14,8 @@
 //!   own clock, may ignore it, because the reader checks the word again after its copy and then says "expired".
 //!   *View* and *device* leases never lapse. Changing a copy lease into a view is therefore a new lease (L2).
 
+use core::ops::ControlFlow;
+
 use maru_layout::table::Counter;
 use maru_layout::word::{LeaseCell, LeaseKind, SessionState, SlotState, SlotWord};
 
@@ -41,8 +43,8 @@ pub(crate) struct LeaseBook {
     /// Cells ever used; mirrors the area's mark.
     mark: u32,
     free: Vec<u32>,
-    /// By cell: what it holds.
-    held: Vec<Option<Held>>,
+    /// By cell: what it holds, and how many views of it live.
+    held: Vec<Option<(Held, u32)>>,
     sequence: u64,
 }
 
@@ -128,7 +130,7 @@ impl<R: Regime> Engine<R> {
         };
         book.sequence += 1;
         let held = Held { slot: sighting.slot, word: sighting.word, cell, sequence: book.sequence };
-        book.held[cell as usize] = Some(held);
+        book.held[cell as usize] = Some((held, 0));
         Some(held)
     }
 
@@ -155,28 +157,51 @@ impl<R: Regime> Engine<R> {
     /// Turns a copy lease into one that never lapses. False when the slot has begun to retire (then a retirer may
     /// already have ignored the copy lease), or when the lease was released by its handle.
     pub(crate) fn strengthen(&self, held: &Held, kind: LeaseKind) -> bool {
-        let book = self.book();
-        if book.held.get(held.cell as usize).copied().flatten() != Some(*held) {
+        let mut book = self.book();
+        let Some((_, views)) =
+            book.held.get_mut(held.cell as usize).and_then(Option::as_mut).filter(|(it, _)| it == held)
+        else {
             return false;
-        }
+        };
         let cell = LeaseCell::new(kind, held.sequence as u8, held.slot, held.word.generation());
         step!(LeaseCell);
         self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
         step!(LeaseFence);
         // ORDERING: SeqCst fence, [lease], as in `protect`: this is a new lease (L5).
         fence(Ordering::SeqCst);
-        self.tables.slot(held.slot).still(held.word)
+        let protected = self.tables.slot(held.slot).still(held.word);
+        if protected {
+            *views += 1;
+        } else if *views == 0 {
+            // It stays what it was: a copy lease, which may lapse.
+            let cell = LeaseCell::new(LeaseKind::Copy, held.sequence as u8, held.slot, held.word.generation());
+            step!(LeaseCell);
+            self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
+        }
+        protected
+    }
+
+    /// Ends one view.
+    pub(crate) fn end_view(&self, held: &Held) {
+        let mut book = self.book();
+        if let Some((it, views)) = book.held.get_mut(held.cell as usize).and_then(Option::as_mut)
+            && it == held
+        {
+            *views = views.saturating_sub(1);
+        }
     }
 
     /// Releases what `held` names, if this session holds exactly that (L4).
     pub(crate) fn release_held(&self, slot: u32, generation: u64, cell: u32, sequence: u64) -> Release {
         let mut book = self.book();
-        let holds =
-            book.held.get(cell as usize).copied().flatten().is_some_and(|held| {
+        let found =
+            book.held.get(cell as usize).copied().flatten().filter(|(held, _)| {
                 held.slot == slot && held.word.generation() == generation && held.sequence == sequence
             });
-        if !holds {
-            return Release::NotHeld;
+        match found {
+            None => return Release::NotHeld,
+            Some((_, 1..)) => return Release::Viewed,
+            Some((_, 0)) => {}
         }
         self.drop_cell(&mut book, cell);
         Release::Released
@@ -187,7 +212,7 @@ impl<R: Regime> Engine<R> {
     pub(crate) fn still_held(&self, held: &Held) -> bool {
         // ORDERING: Acquire fence: the copy before this call is done before the word is looked at again. Bytes of a
         // later life make that life's word visible ([claim] seen through the payload).
-        fence(Ordering::Acquire);
+        edge!(fence LookAfterCopy, Ordering::Acquire);
         let word = self.tables.slot(held.slot).word();
         word.generation() == held.word.generation()
             && matches!(word.state(), Some(SlotState::Ready | SlotState::Retiring))
@@ -195,6 +220,20 @@ impl<R: Regime> Engine<R> {
 
     /// Who protects this life of the slot. To be asked after the word was shut and a SeqCst fence.
     pub(crate) fn leased(&self, slot: u32, generation: u64) -> Leased {
+        let mut answer = Leased::Nobody;
+        self.visit_leases(|session, index, cell| {
+            if cell.protects(slot, generation) && !self.has_lapsed(session, index, cell) {
+                answer = Leased::By { session };
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        answer
+    }
+
+    /// Visits the cells in use of every session whose leases count, until `visit` breaks. To be called after the words in
+    /// question were shut and a SeqCst fence (L2).
+    pub(crate) fn visit_leases(&self, mut visit: impl FnMut(u32, u32, LeaseCell) -> ControlFlow<()>) {
         let geometry = self.tables.geometry();
         for session in 0..geometry.session_count {
             let word = self.tables.session(session).word();
@@ -208,15 +247,15 @@ impl<R: Regime> Engine<R> {
             for index in 0..mark {
                 // ORDERING: Acquire, pairs with the Release that emptied the cell: the reader's loads are done.
                 let cell = LeaseCell(self.tables.cell(session, index).load(Ordering::Acquire));
-                if cell.protects(slot, generation) && !self.has_lapsed(session, index, cell) {
-                    return Leased::By { session };
+                if cell.kind().is_some() && visit(session, index, cell).is_break() {
+                    return;
                 }
             }
         }
-        Leased::Nobody
     }
 
-    fn has_lapsed(&self, session: u32, index: u32, cell: LeaseCell) -> bool {
+    /// Whether a copy lease has stood for the region's limit by this process's clock (L5).
+    pub(crate) fn has_lapsed(&self, session: u32, index: u32, cell: LeaseCell) -> bool {
         let limit = u64::from(self.tables.geometry().copy_lease_ms);
         cell.kind() == Some(LeaseKind::Copy) && self.unchanged_ms(Watched::Cell(session, index), cell.0) >= limit
     }

@@ -49,6 +49,18 @@ impl<R: Regime> Engine<R> {
         answer
     }
 
+    /// Payload bytes of a sighting. A record's length is a byte of the region: never more than the slot has.
+    #[cfg(not(maru_loom))]
+    pub(crate) fn bounded_length(&self, sighting: &Sighting) -> u32 {
+        let named = length_of(&sighting.identity);
+        let slot_bytes = self.tables.geometry().payload_of(sighting.slot).map_or(0, |(_, bytes)| bytes);
+        if u64::from(named) > slot_bytes {
+            self.damage();
+            return slot_bytes as u32;
+        }
+        named
+    }
+
     /// Finds and protects each key, with one fence for the whole batch. Answers keep the order.
     pub(crate) fn acquire_keys(&self, keys: &[ObjectKey], kind: LeaseKind) -> Vec<Result<(Held, u32), Why>> {
         let found: Vec<Result<Sighting, Why>> = self.find_many(keys);

@@ -233,7 +233,7 @@ impl<R: Regime> Engine<R> {
             let lines = self.tables.row(row);
             (lines.state() == Some(RowState::Ready) && row_text(lines).as_deref() == Some(text.as_bytes())).then(|| {
                 let generation = lines.generation();
-                NamespaceId { row, generation, digest: digest_of(text.as_bytes(), generation) }
+                self.namespace_id(row, generation, text)
             })
         })
     }
@@ -262,15 +262,29 @@ impl<R: Regime> Engine<R> {
         // ORDERING: Release, publishes the text; pairs with `RowLines::state`.
         lines.state.store(RowState::Ready as u64, Ordering::Release);
         R::write_back(lines);
-        Ok(NamespaceId { row, generation: 1, digest: digest_of(text.as_bytes(), 1) })
+        Ok(self.namespace_id(row, 1, text))
+    }
+
+    fn namespace_id(&self, row: u32, generation: u64, text: &str) -> NamespaceId {
+        NamespaceId { region: self.region_half(), row, generation, digest: digest_of(text.as_bytes(), generation) }
+    }
+
+    fn region_half(&self) -> u64 {
+        u64::from_le_bytes(*self.tables.geometry().region_id.first_chunk().expect("8 of 16 bytes"))
+    }
+
+    /// Refuses an id that was registered in another region, or before this place was formatted anew.
+    fn check_origin(&self, id: &NamespaceId) -> Result<(), CallError> {
+        let rows = self.tables.geometry().namespace_count;
+        if id.region != self.region_half() || id.row >= rows {
+            return Err(CallError::ForeignNamespace { row: id.row, rows });
+        }
+        Ok(())
     }
 
     /// Whether `id` is this region's and still current.
     pub(crate) fn check_namespace(&self, id: &NamespaceId) -> Result<bool, CallError> {
-        let rows = self.tables.geometry().namespace_count;
-        if id.row >= rows {
-            return Err(CallError::ForeignNamespace { row: id.row, rows });
-        }
+        self.check_origin(id)?;
         let current = self.tables.row(id.row).generation() == id.generation;
         if !current {
             self.count(Counter::Invalidated, 1);
@@ -280,10 +294,7 @@ impl<R: Regime> Engine<R> {
 
     /// Ends the generation of `id`, at once and for everybody.
     pub(crate) fn invalidate_namespace(&self, id: &NamespaceId) -> Result<bool, CallError> {
-        let rows = self.tables.geometry().namespace_count;
-        if id.row >= rows {
-            return Err(CallError::ForeignNamespace { row: id.row, rows });
-        }
+        self.check_origin(id)?;
         let lines = self.tables.row(id.row);
         step!(NamespaceInvalidate);
         // ORDERING: SeqCst: in the total order with the fences of `protect`, so that a lease taken after this

@@ -23,7 +23,7 @@ impl AreaHead {
         let words = &self.recorder[at..at + 8];
         store_bytes(&words[1..], &bytemuck::bytes_of(record)[8..]);
         // ORDERING: Release, last: a reader that finds the number finds the record, unless it was overwritten since.
-        words[0].store(next + 1, Ordering::Release);
+        words[0].store(next.wrapping_add(1), Ordering::Release);
     }
 }
 

@@ -26,19 +26,26 @@ use crate::regime::Regime;
 use crate::step::step;
 use crate::sync::{AtomicU64, Ordering, edge};
 
+/// How often one slot word of a dead owner can be found moved by others before it is home: `Claiming`, `Pending` or
+/// `Writing`, then `Quarantined` by a fencer; or `Retiring`, then owner 0.
+const TURNS: u32 = 4;
+
 impl<R: Regime> Engine<R> {
     /// Whether the session that owns `word` is proven dead.
     pub(crate) fn owner_is_dead(&self, word: SlotWord) -> bool {
         word.owner().index().is_some_and(|index| self.proof_of_death(index).is_some())
     }
 
-    /// Recovers the session that owns `word`, if it is proven dead.
-    pub(crate) fn recover_owner(&self, word: SlotWord) {
-        if let Some(index) = word.owner().index()
-            && let Some(dead) = self.proof_of_death(index)
-        {
-            self.recover_session(index, dead);
-        }
+    /// Recovers the session that owns `word`, if it is proven dead; false when it is not.
+    pub(crate) fn recover_owner(&self, word: SlotWord) -> bool {
+        word.owner().index().is_some_and(|index| self.recover_if_dead(index))
+    }
+
+    /// Recovers session `index` if it is proven dead; false when it is not.
+    pub(crate) fn recover_if_dead(&self, index: u32) -> bool {
+        let Some(dead) = self.proof_of_death(index) else { return false };
+        self.recover_session(index, dead);
+        true
     }
 
     /// The session word whose holder is proven dead: read *before* the kernel is asked, so that the proof is about
@@ -95,15 +102,19 @@ impl<R: Regime> Engine<R> {
         let entry = self.tables.session(index);
         let mut freed = 0;
         for slot in 0..self.tables.geometry().slot_count {
-            let word = self.tables.slot(slot).word();
-            if word.owner() != owner {
-                continue;
+            // Again while the word still is the dead owner's: a fencer or a retirer that came before the proof may
+            // move it once more under us. States only move forward, so this ends.
+            for _ in 0..TURNS {
+                let word = self.tables.slot(slot).word();
+                if word.owner() != owner {
+                    break;
+                }
+                // D1: after the slot word was read, before it is swapped.
+                if edge!(StillDead) && entry.word() != dead {
+                    return None;
+                }
+                freed += u32::from(self.recover_slot(slot, word));
             }
-            // D1: after the slot word was read, before it is swapped.
-            if edge!(StillDead) && entry.word() != dead {
-                return None;
-            }
-            freed += u32::from(self.recover_slot(slot, word));
         }
         // Nothing of this owner can appear any more: it is dead, and its index is not given out before `Free`.
         (entry.word() == dead).then_some(freed)
@@ -143,8 +154,11 @@ impl<R: Regime> Engine<R> {
     /// Gives back everything that this session still owns, before it closes: it knows that it writes nowhere.
     pub(crate) fn sweep_own(&self) {
         for slot in 0..self.tables.geometry().slot_count {
-            let word = self.tables.slot(slot).word();
-            if word.owner() == self.me.owner {
+            for _ in 0..TURNS {
+                let word = self.tables.slot(slot).word();
+                if word.owner() != self.me.owner {
+                    break;
+                }
                 self.recover_slot(slot, word);
             }
         }
@@ -199,14 +213,23 @@ impl<R: Regime> Engine<R> {
         let owner = Owner::session(index);
         for slot in 0..self.tables.geometry().slot_count {
             let word = self.tables.slot(slot).word();
-            let claimed = matches!(word.state(), Some(SlotState::Claiming | SlotState::Pending | SlotState::Writing));
-            if word.owner() != owner || !claimed {
+            if word.owner() != owner {
                 continue;
             }
+            let shut = match word.state() {
+                // Its call cannot revert it any more, and whoever needs the space frees it.
+                Some(SlotState::Retiring) => word.to(SlotState::Retiring, Owner::NOBODY),
+                Some(SlotState::Writing) if edge!(FenceQuarantines) => word.to(SlotState::Quarantined, owner),
+                // Nothing is written there yet, not even by a device.
+                Some(SlotState::Claiming | SlotState::Pending) if edge!(FenceQuarantines) => {
+                    word.to(SlotState::Quarantined, owner).with_device_writer(false)
+                }
+                Some(SlotState::Claiming | SlotState::Pending | SlotState::Writing) => word.freed(),
+                _ => continue,
+            };
             if entry.word() != fenced {
                 return false;
             }
-            let shut = if edge!(FenceQuarantines) { word.to(SlotState::Quarantined, owner) } else { word.freed() };
             step!(FenceSlot);
             let _ = self.tables.slot(slot).swap(word, shut);
         }

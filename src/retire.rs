@@ -7,10 +7,12 @@
 //!    `Retiring` with owner 0, and anyone frees it after the last lease.
 //!
 //! * X1: only the call that shut a word reverts it, or frees it while its name is in the word. A recoverer frees,
-//!   never reverts. Owner 0: anyone frees, nobody reverts.
+//!   never reverts. Owner 0: anyone frees, nobody reverts. Whoever is blocked by a call that stands still for the bound
+//!   of stalled writers, or by a fenced one, sets owner 0.
 //! * X2: the slot is freed only after a scan that began after the word was shut found no lease.
 
 use core::ops::ControlFlow;
+use std::collections::HashMap;
 
 use maru_layout::object::{ObjectKey, Place};
 use maru_layout::table::Counter;
@@ -40,33 +42,43 @@ impl<R: Regime> Engine<R> {
         let Some(sighting) = ready else { return Retire::Gone };
         let Some(shut) = self.shut(sighting.slot, sighting.word) else { return Retire::Gone };
         self.count(Counter::Retired, 1);
-        match self.leased(sighting.slot, shut.generation()) {
-            Leased::Nobody => {
-                self.free_shut(sighting.slot, shut);
-                Retire::Retired
-            }
-            Leased::By { .. } => {
-                step!(RetireDrain);
-                // X1: from here on anyone may free it. A failed swap means that I was declared dead meanwhile.
-                let _ = self.tables.slot(sighting.slot).swap(shut, shut.to(SlotState::Retiring, Owner::NOBODY));
-                Retire::Draining
-            }
+        if !self.leased_by_the_living(sighting.slot, shut.generation()) && self.free_shut(sighting.slot, shut) {
+            return Retire::Retired;
         }
+        step!(RetireDrain);
+        // X1: from here on anyone may free it. A failed swap: somebody took the decision from me, to the same end.
+        let _ = self.tables.slot(sighting.slot).swap(shut, shut.to(SlotState::Retiring, Owner::NOBODY));
+        Retire::Draining
     }
 
-    /// Evicts the ready resident behind an index entry; false when it is read, gone or not ready.
-    pub(crate) fn evict(&self, entry: IndexEntry) -> bool {
+    /// Whether a session that is not proven dead protects the slot; a dead one is recovered, which voids its leases.
+    fn leased_by_the_living(&self, slot: u32, generation: u64) -> bool {
+        for _ in 0..self.tables.geometry().session_count {
+            match self.leased(slot, generation) {
+                Leased::Nobody => return false,
+                Leased::By { session } if self.recover_if_dead(session) => {}
+                Leased::By { .. } => return true,
+            }
+        }
+        true
+    }
+
+    /// Evicts the ready resident behind an index entry; false when it is read, gone or not ready. `take` is called once
+    /// nobody can read it any more and before it is freed: what it is evicted for. If that fails, it stays.
+    pub(crate) fn evict(&self, entry: IndexEntry, take: impl FnOnce() -> bool) -> bool {
         let Some(slot) = self.tables.slot_checked(entry.slot()) else { return false };
         let word = slot.word();
         if !word.is(SlotState::Ready) || short_generation(word.generation()) != entry.short_generation() {
             return false;
         }
         // Scanned before shutting, so that reverts are rare.
-        if self.leased(entry.slot(), word.generation()) != Leased::Nobody {
+        if self.leased_by_the_living(entry.slot(), word.generation()) {
             return false;
         }
         let Some(shut) = self.shut(entry.slot(), word) else { return false };
-        if !edge!(ScanAfterShut) || self.leased(entry.slot(), shut.generation()) == Leased::Nobody {
+        let unread = !edge!(ScanAfterShut) || self.leased(entry.slot(), shut.generation()) == Leased::Nobody;
+        if unread && take() {
+            // Lost: somebody took the decision from me because I stood still; then the slot drains without me.
             self.free_shut(entry.slot(), shut);
             self.count(Counter::Evicted, 1);
             return true;
@@ -123,16 +135,40 @@ impl<R: Regime> Engine<R> {
         freed
     }
 
+    /// Frees the drained slots of a range: one fence and one look at the lease cells for all of them. Returns how many
+    /// were freed and how many are still read.
+    pub(crate) fn free_drained_in(&self, slots: core::ops::Range<u32>) -> (u32, u32) {
+        let mut drained: HashMap<(u32, u64), (SlotWord, bool)> = slots
+            .filter_map(|slot| {
+                let word = self.tables.slot(slot).word();
+                let drains = word.is(SlotState::Retiring) && word.owner() == Owner::NOBODY;
+                drains.then_some(((slot, short_generation(word.generation())), (word, false)))
+            })
+            .collect();
+        if drained.is_empty() {
+            return (0, 0);
+        }
+        step!(RetireFence);
+        // ORDERING: SeqCst fence, [lease], as in `free_drained`, for all words read above.
+        edge!(fence RetirerFence, Ordering::SeqCst);
+        self.visit_leases(|session, index, cell| {
+            if let Some((_, read)) = drained.get_mut(&(cell.slot(), cell.short_generation())) {
+                *read |= !self.has_lapsed(session, index, cell);
+            }
+            ControlFlow::Continue(())
+        });
+        let (mut freed, mut read) = (0, 0);
+        for ((slot, _), (word, is_read)) in drained {
+            if !is_read && self.free_shut(slot, word) { freed += 1 } else { read += 1 }
+        }
+        self.count(Counter::Reclaimed, freed.into());
+        (freed, read)
+    }
+
     /// Recovers dead sessions and frees every drained slot.
     pub(crate) fn reclaim_all(&self) -> ReclaimReport {
         let (recovered_sessions, recovered_slots) = self.recover_all_dead();
-        let mut report = ReclaimReport { recovered_sessions, recovered_slots, ..ReclaimReport::default() };
-        for slot in 0..self.tables.geometry().slot_count {
-            let word = self.tables.slot(slot).word();
-            if word.is(SlotState::Retiring) && word.owner() == Owner::NOBODY {
-                if self.free_drained(slot, word) { report.freed_slots += 1 } else { report.draining_slots += 1 }
-            }
-        }
-        report
+        let (freed_slots, draining_slots) = self.free_drained_in(0..self.tables.geometry().slot_count);
+        ReclaimReport { freed_slots, draining_slots, recovered_sessions, recovered_slots }
     }
 }

@@ -146,7 +146,8 @@ impl Slot {
         // ORDERING: Acquire fence, reader's end of [claim]: a field of a later life makes the load below see that
         // life's word. Weakened: identity of one object under the word of another; loom-tests/tests/publish.rs.
         edge!(fence IdentityFence, Ordering::Acquire);
-        let after = SlotWord(self.word.load(Ordering::Relaxed));
+        // ORDERING: Acquire, as in `word`: where this finds a newer state than `before` did, [publish] must hold for it.
+        let after = SlotWord(self.word.load(Ordering::Acquire));
         // A changed state at the same generation is fine: identity is fixed from `Pending` to the end of the life.
         (after.generation() == before.generation() && has_identity(after)).then_some((after, words))
     }
@@ -177,7 +178,7 @@ impl Slot {
     }
 
     /// The body line, for write-back.
-    pub(crate) fn body_line(&self) -> &[AtomicU64; 8] {
+    pub(crate) fn body_line(&self) -> &[AtomicU64; BODY_WORDS] {
         &self.body
     }
 

@@ -56,6 +56,8 @@ steps! {
     FormatPool = "format.pool";
     /// Superblock is written.
     FormatSuperblock = "format.superblock";
+    /// Fence after all tables are written.
+    FormatFence = "format.fence";
     /// Format word becomes `Ready`.
     FormatReady = "format.ready";
     /// Nameless file gets its name.
@@ -72,6 +74,8 @@ steps! {
     AttachLive = "attach.live";
     /// Heartbeat moves.
     Heartbeat = "session.heartbeat";
+    /// Fence between going live and looking at the format word once more.
+    AttachFence = "attach.fence";
     /// Session word goes back to `Free` on close.
     CloseFree = "close.free";
     /// Namespace chore is taken.
@@ -118,6 +122,8 @@ steps! {
     IndexInsertSecond = "index.insert_second";
     /// Mark of a first bucket is lowered.
     IndexMarkLower = "index.mark_lower";
+    /// Entry takes the place of a resident that is being evicted.
+    IndexTakePlace = "index.take_place";
     /// Entry is removed.
     IndexRemove = "index.remove";
     /// Bitmap bit is cleared.

@@ -168,18 +168,17 @@ impl<R: Regime> Engine<R> {
         }
     }
 
-    /// Inserts the entry, evicting one unleased ready resident where both buckets are full. The look before the
-    /// claim was the twin scan that must come first: what is evicted is not the object itself.
+    /// Inserts the entry, in the place of one unleased ready resident where both buckets are full. The look before the
+    /// claim was the twin scan that must come first: what is evicted is not the object itself. The place changes hands
+    /// before the resident is freed, so that no other store can take it and leave this one refused at a hit's cost.
     fn insert_making_room(&self, claim: &Claim) -> Result<(), BucketBusy> {
         if self.insert_entry(&claim.place, claim.entry()).is_ok() {
             return Ok(());
         }
-        for resident in self.ready_residents(&claim.place) {
-            if self.evict(resident) {
-                return self.insert_entry(&claim.place, claim.entry());
-            }
-        }
-        Err(BucketBusy)
+        let evicted = self.ready_residents(&claim.place).into_iter().any(|(bucket, way, resident)| {
+            self.evict(resident, || self.take_place(&claim.place, bucket, way, resident, claim.entry()))
+        });
+        if evicted { Ok(()) } else { Err(BucketBusy) }
     }
 
     /// Step 3: from an indexed `Pending` to `Writing`, or out.
@@ -277,9 +276,7 @@ impl<R: Regime> Engine<R> {
             },
             // W2: its evictor may still put it back.
             Some(SlotState::Retiring) if twin.word.owner() != Owner::NOBODY => {
-                if self.owner_is_dead(twin.word) {
-                    self.recover_owner(twin.word);
-                }
+                self.end_stuck_evictor(twin);
                 if mine.is_some() { Twin::Wait } else { Twin::Nobody }
             }
             _ => Twin::Nobody,
@@ -312,6 +309,19 @@ impl<R: Regime> Engine<R> {
             self.count(Counter::Quarantined, 1);
         }
         done
+    }
+
+    /// Takes the decision from an evictor that is dead or has not moved for the published bound: the slot then drains,
+    /// and its late revert or free finds the word changed.
+    fn end_stuck_evictor(&self, twin: &Sighting) {
+        if self.owner_is_dead(twin.word) {
+            self.recover_owner(twin.word);
+        } else if self.unchanged_ms(Watched::Slot(twin.slot), twin.word.0)
+            >= u64::from(self.tables.geometry().stalled_writer_ms)
+        {
+            step!(RetireDrain);
+            let _ = self.tables.slot(twin.slot).swap(twin.word, twin.word.to(SlotState::Retiring, Owner::NOBODY));
+        }
     }
 
     /// Step 1: a free slot of the smallest class with one, claimed by this session.
@@ -347,31 +357,38 @@ impl<R: Regime> Engine<R> {
                 }
             }
         }
-        self.claim_by_words(class, start, device)
+        self.claim_by_words(class_index, class, start, device)
     }
 
     /// The bitmap says "full". It may be wrong where somebody died between freeing a slot and saying so: look at
     /// slot words, at most [`SCAN_SLOTS`] of them unless the last whole look is over [`FULL_LOOK_MS`] old.
     #[cold]
-    fn claim_by_words(&self, class: &SlotClass, start: u32, device: bool) -> Option<(u32, SlotWord)> {
-        let now = self.world.now_ms() + 1;
-        let last = self.full_look_ms.load(process::Ordering::Relaxed);
-        let whole = last == 0 || now.saturating_sub(last) > FULL_LOOK_MS;
+    fn claim_by_words(
+        &self,
+        class_index: usize,
+        class: &SlotClass,
+        start: u32,
+        device: bool,
+    ) -> Option<(u32, SlotWord)> {
+        let stamp = &self.full_look_ms[class_index];
+        let last = stamp.load(process::Ordering::Relaxed);
+        let whole = last == 0 || (self.world.now_ms() + 1).saturating_sub(last) > FULL_LOOK_MS;
         if whole {
-            self.full_look_ms.store(now, process::Ordering::Relaxed);
             self.recover_all_dead();
+            self.free_drained_in(class.first_slot..class.first_slot + class.slot_count);
         }
         let looks = if whole { class.slot_count } else { class.slot_count.min(SCAN_SLOTS) };
         for step in 0..looks {
             let slot = class.first_slot + (start + step) % class.slot_count;
-            let word = self.tables.slot(slot).word();
-            if word.is(SlotState::Retiring) && word.owner() == Owner::NOBODY {
-                self.free_drained(slot, word);
-            }
             if let Some(claimed) = self.try_claim(slot, device) {
                 return Some((slot, claimed));
             }
         }
+        if whole {
+            stamp.store(self.world.now_ms() + 1, process::Ordering::Relaxed);
+        }
+        // The next short look goes on where this one ended.
+        self.cursors[class_index].store(((start + looks) % class.slot_count) as usize, process::Ordering::Relaxed);
         None
     }
 
@@ -380,6 +397,10 @@ impl<R: Regime> Engine<R> {
         let free = record.word();
         let Some(claiming) = free.claimed_by(self.me.owner, device) else {
             self.set_bit(slot);
+            // Freed since I looked: its owner's clearing may have come before my setting.
+            if record.word().is(SlotState::Free) {
+                self.clear_bit(slot);
+            }
             return None;
         };
         step!(StoreClaim);

@@ -12,6 +12,8 @@ use maru_layout::word::MAX_GENERATION;
 /// old generation answers "invalidated"; asking for the namespace again gives the new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NamespaceId {
+    /// First half of the id of the region that registered it.
+    pub(crate) region: u64,
     pub(crate) row: u32,
     pub(crate) generation: u64,
     pub(crate) digest: [u8; 16],
@@ -330,6 +332,8 @@ pub enum Release {
     Released,
     /// This session holds no such lease; nothing changed.
     NotHeld,
+    /// A [`crate::View`] of it lives; nothing changed.
+    Viewed,
 }
 
 /// Answer of [`crate::Session::retire`].

@@ -93,6 +93,15 @@ impl SessionLines {
         self.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
+    /// A plain copy, for judging the holder.
+    #[cfg(not(maru_loom))]
+    pub(crate) fn read(&self) -> SessionEntry {
+        let mut bytes = [0u8; 256];
+        bytes[..8].copy_from_slice(&self.word().0.to_le_bytes());
+        load_bytes(&self.facts, &mut bytes[16..]);
+        bytemuck::pod_read_unaligned(&bytes)
+    }
+
     /// Fills in everything but the words.
     pub(crate) fn fill(&self, entry: &SessionEntry) {
         store_bytes(&self.facts, &bytemuck::bytes_of(entry)[16..]);

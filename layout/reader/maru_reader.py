@@ -42,10 +42,11 @@ def superblock(data):
     page = bytes(data[:PAGE])
     want(page[:8] != bytes(8), "not formatted", CannotRead)
     want(page[:8] == MAGIC, "not a region", CannotRead)
-    version, order, read, _, _ = struct.unpack_from("<IIQQQ", page, 8)
+    version, order, read, write, _ = struct.unpack_from("<IIQQQ", page, 8)
     want(order == 0x0A0B0C0D, f"byte_order is {order:#x}", CannotRead)
     want(version == 1, f"format_version is {version}", CannotRead)
     want(read & ~1 == 0, f"features_read is {read:#x}", CannotRead)
+    want(read & 1 and write & 1, f"features {read:#x} and {write:#x} miss what version 1 always has")
     regime, hosts, page_bytes, line, align, length, header = struct.unpack_from("<BB2xIIIQQ", page, 64)
     want(regime in (1, 2, 3) and hosts in (1, 2) and page_bytes == PAGE and line == 64, "regime, hosts or units")
     want(PAGE <= align <= 1 << 30 and align & (align - 1) == 0, f"align_bytes is {align}")
@@ -77,8 +78,8 @@ def superblock(data):
     # 3.2, 3.3: classes and shards
     slot, byte, sb["classes"] = 0, header, []
     for index in range(sb["class_count"]):
-        size, offset, first, count, _ = struct.unpack_from("<QQIIQ", page, 1280 + 32 * index)
-        want(0 < size < U32 and size % 64 == 0 and first == slot and count > 0, f"class {index}")
+        size, offset, first, count, spare = struct.unpack_from("<QQIIQ", page, 1280 + 32 * index)
+        want(0 < size < U32 and size % 64 == 0 and first == slot and count > 0 and not spare, f"class {index}")
         want(offset >= byte and offset % 64 == 0 and offset + size * count <= payload_end, f"class {index} lies wrong")
         slot, byte = slot + count, offset + size * count
         sb["classes"].append({"slot_bytes": size, "payload_offset_bytes": offset, "first_slot": first,
@@ -87,7 +88,8 @@ def superblock(data):
     slot = bucket = 0
     for index in range(sb["shard_count"]):
         first, count, first_bucket, buckets = struct.unpack_from("<4I", page, 1536 + 32 * index)
-        want(first == slot and first_bucket == bucket and buckets > 0, f"shard {index}")
+        spare = any(page[1556 + 32 * index:1568 + 32 * index])
+        want(first == slot and first_bucket == bucket and buckets > 0 and not spare, f"shard {index}")
         slot, bucket = slot + count, bucket + buckets
     want((slot, bucket) == (n, sb["bucket_count"]) and not any(page[1536 + 32 * sb["shard_count"]:2048]), "shards")
 

@@ -587,6 +587,12 @@ impl Superblock {
                 unknown,
             });
         }
+        if self.features_read & feature_read::KNOWN != feature_read::KNOWN {
+            return Err(field("features_read", self.features_read, format!("at least {:#x}", feature_read::KNOWN)));
+        }
+        if self.features_write & feature_write::KNOWN != feature_write::KNOWN {
+            return Err(field("features_write", self.features_write, format!("at least {:#x}", feature_write::KNOWN)));
+        }
         let unknown = self.features_write & !feature_write::KNOWN;
         if writing && unknown != 0 {
             return Err(SuperblockError::Feature {
@@ -690,6 +696,9 @@ impl Superblock {
                     size,
                     format!("a positive multiple of {SLOT_GRANULE_BYTES} below 4 GiB"),
                 ));
+            }
+            if class.reserved != 0 {
+                return Err(field(format!("classes[{index}].reserved"), class.reserved, "zero"));
             }
             if u64::from(class.first_slot) != next_slot || class.slot_count == 0 {
                 return Err(field(
@@ -830,6 +839,9 @@ impl Superblock {
                     shard.first_slot.into(),
                     format!("{slot}, and first_bucket {bucket}"),
                 ));
+            }
+            if let Some(byte) = shard.reserved.iter().find(|byte| **byte != 0) {
+                return Err(field(format!("shards[{index}].reserved"), u64::from(*byte), "zero"));
             }
             slot += u64::from(shard.slot_count);
             bucket += u64::from(shard.bucket_count);

@@ -40,7 +40,10 @@ impl<R: Regime> Engine<R> {
         step!(IndexMarkRaise);
         // ORDERING: AcqRel: before the entry's Release below, so that whoever sees the entry's absence from `first`
         // after a move, or comes after the commit, finds the mark raised (I3).
-        let raise = || self.tables.bucket(first).mark.fetch_add(1, Ordering::AcqRel);
+        let raise = || {
+            self.tables.bucket(first).mark.fetch_add(1, Ordering::AcqRel);
+            R::write_back(self.tables.bucket(first));
+        };
         if edge!(MarkFirst) {
             raise();
         }
@@ -69,6 +72,8 @@ impl<R: Regime> Engine<R> {
             }
             // ORDERING: AcqRel: Release is the writer's end of [entry]. A lost race moves on to the next way.
             if cell.compare_exchange(found.0, entry.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                // Before the slot can become ready: a host that dies afterwards must not take the entry along.
+                R::write_back(line);
                 self.settle_mark_of(bucket, found);
                 return true;
             }
@@ -151,17 +156,49 @@ impl<R: Regime> Engine<R> {
         // Too high by one, which I2 allows.
     }
 
-    /// The ready residents of a key's two buckets: whom to evict when both are full.
-    pub(crate) fn ready_residents(&self, place: &Place) -> Vec<IndexEntry> {
+    /// Puts `entry` in the place of exactly `resident`; false when something else lies there by now.
+    pub(crate) fn take_place(
+        &self,
+        place: &Place,
+        bucket: u32,
+        way: usize,
+        resident: IndexEntry,
+        entry: IndexEntry,
+    ) -> bool {
+        let second = bucket != place.first;
+        if second {
+            step!(IndexMarkRaise);
+            // ORDERING: AcqRel: as in `insert_second` (I2).
+            self.tables.bucket(place.first).mark.fetch_add(1, Ordering::AcqRel);
+            R::write_back(self.tables.bucket(place.first));
+        }
+        let entry = if second { entry.in_second() } else { entry };
+        let line = self.tables.bucket(bucket);
+        step!(IndexTakePlace);
+        // ORDERING: AcqRel: Release is the writer's end of [entry].
+        if line.entries[way].compare_exchange(resident.0, entry.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            R::write_back(line);
+            self.settle_mark_of(bucket, resident);
+            return true;
+        }
+        if second {
+            self.lower_mark(place.first);
+        }
+        false
+    }
+
+    /// The ready residents of a key's two buckets, with bucket and way: whom to evict when both are full.
+    pub(crate) fn ready_residents(&self, place: &Place) -> Vec<(u32, usize, IndexEntry)> {
         let mut residents = Vec::new();
-        for bucket in [place.first, place.second] {
-            for cell in &self.tables.bucket(bucket).entries {
+        let buckets = if place.second == place.first { &[place.first][..] } else { &[place.first, place.second] };
+        for bucket in buckets.iter().copied() {
+            for (way, cell) in self.tables.bucket(bucket).entries.iter().enumerate() {
                 let entry = IndexEntry(cell.load(Ordering::Acquire));
                 let ready = !entry.is_empty()
                     && !self.is_stale(entry)
                     && self.tables.slot_checked(entry.slot()).is_some_and(|slot| slot.word().is(SlotState::Ready));
                 if ready {
-                    residents.push(entry);
+                    residents.push((bucket, way, entry));
                 }
             }
         }

@@ -13,20 +13,20 @@
 use std::path::Path;
 
 use bytemuck::Zeroable;
-use maru_layout::geometry::{SpecError, Stamp};
-use maru_layout::superblock::{SectionKind, Superblock};
+use maru_layout::geometry::{Geometry, SpecError, Stamp};
+use maru_layout::superblock::{Hosts, SectionKind, Superblock};
 use maru_layout::table::{ControlPage, PoolEntry, SessionEntry};
 use maru_layout::word::{FormatState, FormatWord, SessionState, SessionWord};
 use maru_layout::{FORMATTER_LOCK_BYTE, MAX_SESSIONS, PAGE_BYTES};
 
-use super::open::{Deadline, Look, check_regime, look, path_of, place, read_page, read_page_bytes};
+use super::open::{Look, check_regime, look, open_lock_file, path_of, place, read_page, read_page_bytes};
 use super::options::{Format, Medium, OpenOptions, Scope, Stage};
 use crate::OpenError;
 use crate::os::create::{AsideFile, LinkOutcome, ReplaceOutcome};
 use crate::os::identity::{HostIdentity, random_bytes, wall_ns};
 use crate::os::lock::{LifeLock, LockAsker};
 use crate::os::map::Mapping;
-use crate::os::{BackingError, BackingFile, BackingKind};
+use crate::os::{BackingError, BackingFile, BackingKind, Partition};
 use crate::session::liveness::host_tag;
 use crate::step::step;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -50,7 +50,8 @@ pub(super) fn create_file(options: &mut OpenOptions, path: &Path) -> Result<Form
 /// Makes a region in place of whatever is there, unless somebody uses it (Z4).
 pub(super) fn replace(options: &mut OpenOptions, old: BackingFile) -> Result<Formatted, OpenError> {
     let offset = options.partition.offset;
-    let users = Users::of(&old, offset)?;
+    let lock_file = open_lock_file(options)?;
+    let users = Users::of(&old, lock_file.as_ref().unwrap_or(&old), offset, false)?;
     let in_place = must_fill_in_place(options, &old);
     if users.live > 0 && (in_place || options.format != Format::Replace) {
         return Err(OpenError::InUse { place: place(&old, offset), live: users.live, first: users.first });
@@ -58,66 +59,72 @@ pub(super) fn replace(options: &mut OpenOptions, old: BackingFile) -> Result<For
     if in_place {
         return fill_in_place(options, old, true);
     }
-    replace_file(options, old, users.incarnation + 1)
+    replace_file(options, old, users.incarnation.wrapping_add(1))
 }
 
 /// Makes a region where nothing is: in place, or for a named file by replacing exactly that empty file.
-pub(super) fn fill_blank(
-    options: &mut OpenOptions,
-    blank: BackingFile,
-    deadline: &Deadline,
-) -> Result<Formatted, OpenError> {
-    if !must_fill_in_place(options, &blank) {
-        return replace_file(options, blank, 0);
+pub(super) fn fill_blank(options: &mut OpenOptions, blank: BackingFile) -> Result<Formatted, OpenError> {
+    if must_fill_in_place(options, &blank) {
+        fill_in_place(options, blank, false)
+    } else {
+        replace_file(options, blank, 0)
     }
-    let here = place(&blank, options.partition.offset);
-    let formatted = fill_in_place(options, blank, false)?;
-    if matches!(formatted, Formatted::Elsewhere) {
-        deadline.wait_or(|waited_ms| OpenError::FormatIncomplete {
-            place: here,
-            waited_ms,
-            state: "another process holds the formatter's lock".to_owned(),
-        })?;
-    }
-    Ok(formatted)
 }
 
-/// Whether the formatter behind a claim is proven dead: it was on this boot of this host, and its lock is free.
-pub(super) fn claimant_is_dead(backing: &BackingFile, offset: u64, word: FormatWord) -> Result<bool, OpenError> {
-    if !word.claimed_by_host(host_tag(&HostIdentity::current()?)) {
+/// Whether the formatter behind a claim is proven dead: this process can see its lock, and the lock is free.
+pub(super) fn claimant_is_dead(
+    options: &OpenOptions,
+    backing: &BackingFile,
+    word: FormatWord,
+) -> Result<bool, OpenError> {
+    let lock_file = open_lock_file(options)?;
+    let locks = lock_file.as_ref().unwrap_or(backing);
+    if !word.claimed_by_host(host_tag(&HostIdentity::current()?, locks)?) {
         return Ok(false);
     }
-    Ok(!LockAsker::new(backing)?.ask(offset + FORMATTER_LOCK_BYTE)?.is_held())
+    Ok(!LockAsker::new(locks)?.ask(options.partition.offset + FORMATTER_LOCK_BYTE)?.is_held())
 }
 
+/// Devices, descriptors and parts of a backing are filled in place; a whole named file gets a new inode.
 fn must_fill_in_place(options: &OpenOptions, backing: &BackingFile) -> bool {
-    !backing.kind().is_file() || options.partition.offset != 0 || path_of(&options.backing).is_none()
+    !backing.kind().is_file() || options.partition != Partition::default() || path_of(&options.backing).is_none()
 }
 
 fn replace_file(options: &mut OpenOptions, old: BackingFile, incarnation: u64) -> Result<Formatted, OpenError> {
     let Some(path) = path_of(&options.backing) else { return Ok(Formatted::Elsewhere) };
     let size = old.size_now()?;
+    // The whole file goes; a region in another part of it must not go along.
+    refuse_overlap(&old, 0, size, PAGE_BYTES, &place(&old, 0))?;
     let aside = build_aside(options, &path, Some((size, incarnation)))?;
-    match aside.replace(old.dev_ino())? {
-        ReplaceOutcome::Replaced(backing) => {
-            mark_replaced(&old)?;
-            Ok(Formatted::Here(backing))
+    // Users of the old one are told first: whoever dies between the two leaves a region that says "replaced", and the
+    // next opener finishes the replacement.
+    let marked = mark_replaced(&old)?;
+    match aside.replace(old.dev_ino()) {
+        Ok(ReplaceOutcome::Replaced(backing)) => Ok(Formatted::Here(backing)),
+        Ok(ReplaceOutcome::Changed) => Ok(Formatted::Elsewhere),
+        Err(error) => {
+            // It keeps its name, so it goes on.
+            if let Some((mapping, word)) = marked {
+                step!(FormatReplaced);
+                format_word(&mapping).store(word, Ordering::Release);
+            }
+            Err(error.into())
         }
-        ReplaceOutcome::Changed => Ok(Formatted::Elsewhere),
     }
 }
 
-/// Tells the users of a file that has lost its name.
-fn mark_replaced(old: &BackingFile) -> Result<(), OpenError> {
+/// Tells the users of a file that it loses its name. Returns what is needed to take that back; `None` where there was no
+/// region.
+fn mark_replaced(old: &BackingFile) -> Result<Option<(Mapping, u64)>, OpenError> {
     if old.size_now()? < 2 * PAGE_BYTES || read_page(old, 0)?.magic != maru_layout::MAGIC {
-        return Ok(());
+        return Ok(None);
     }
     let mapping = Mapping::of(old, 0..(2 * PAGE_BYTES).max(old.align_bytes()), true)?;
-    let word = format_word(&mapping);
     step!(FormatReplaced);
-    // ORDERING: Release: the new file has its name; whoever sees this word and opens again finds it.
-    word.store(FormatWord::new(FormatState::Replaced, 0).0, Ordering::Release);
-    Ok(())
+    // ORDERING: AcqRel: a participant that sees this word stores nothing that belongs to a later region; the word it had
+    // is kept for the case that the file keeps its name.
+    let word = format_word(&mapping).swap(FormatWord::new(FormatState::Replaced, 0).0, Ordering::AcqRel);
+    Ok(Some((mapping, word)))
 }
 
 fn build_aside(options: &mut OpenOptions, path: &Path, old: Option<(u64, u64)>) -> Result<AsideFile, OpenError> {
@@ -135,8 +142,11 @@ fn build_aside(options: &mut OpenOptions, path: &Path, old: Option<(u64, u64)>) 
     plan(options, length, options.wish.align_bytes.unwrap_or(PAGE_BYTES), false, 0, &here)?;
     let aside = AsideFile::create(path, total)?;
     let align = options.wish.align_bytes.unwrap_or(PAGE_BYTES).max(aside.backing().align_bytes());
+    if !offset.is_multiple_of(align) {
+        return Err(BackingError::Misaligned { what: "partition offset", value: offset, multiple: align }.into());
+    }
     let superblock = plan(options, length, align, false, old.map_or(0, |(_, incarnation)| incarnation), &here)?;
-    let geometry = maru_layout::geometry::Geometry::of(&superblock, length, true)
+    let geometry = Geometry::of(&superblock, length, true)
         .map_err(|source| OpenError::Superblock { place: here.clone(), source })?;
     check_regime(&geometry, aside.backing(), &here)?;
     let huge = options.huge_pages;
@@ -144,6 +154,12 @@ fn build_aside(options: &mut OpenOptions, path: &Path, old: Option<(u64, u64)>) 
     aside.set_mode(options.file_mode)?;
     let mapping = Mapping::of(aside.backing(), offset..total, true)?;
     write_tables(&mapping, &superblock, &pool_of(options, false), None);
+    step!(FormatReady);
+    // Nobody else sees the file yet; the word needs no claim.
+    format_word(&mapping).store(FormatWord::ready(&superblock.region_id).0, Ordering::Release);
+    if superblock.hosts == Hosts::Many as u8 {
+        write_back(&mapping, PAGE_BYTES, 8);
+    }
     step!(FormatLink);
     Ok(aside)
 }
@@ -154,7 +170,7 @@ fn fill_in_place(options: &mut OpenOptions, backing: BackingFile, force: bool) -
     let here = place(&backing, offset);
     let size = backing.size_now()?;
     let rest = size.checked_sub(offset).ok_or(BackingError::OutOfBounds { offset, length: 0, size_bytes: size })?;
-    let length = options.wish.size_bytes.or(options.partition.length).unwrap_or(rest);
+    let length = options.partition.length.or(options.wish.size_bytes).unwrap_or(rest);
     if length > rest {
         return Err(BackingError::OutOfBounds { offset, length, size_bytes: size }.into());
     }
@@ -163,17 +179,19 @@ fn fill_in_place(options: &mut OpenOptions, backing: BackingFile, force: bool) -
     if !offset.is_multiple_of(align) {
         return Err(BackingError::Misaligned { what: "partition offset", value: offset, multiple: align }.into());
     }
-    let Some(_lock) = LifeLock::take(&backing, offset + FORMATTER_LOCK_BYTE)? else {
+    let lock_file = open_lock_file(options)?;
+    let locks = lock_file.as_ref().unwrap_or(&backing);
+    let Some(_lock) = LifeLock::take(locks, offset + FORMATTER_LOCK_BYTE)? else {
         return Ok(Formatted::Elsewhere);
     };
-    if !force && !matches!(look(&backing, offset)?, Look::Blank | Look::Unfinished(_)) {
+    if !force && !matches!(look(&backing, options.partition)?, Look::Blank | Look::Unfinished(_)) {
         return Ok(Formatted::Elsewhere);
     }
     refuse_overlap(&backing, offset, length, align, &here)?;
     let incarnation = read_page(&backing, offset)
         .map_or(0, |old| if old.magic == maru_layout::MAGIC { old.incarnation.wrapping_add(1) } else { 0 });
     let superblock = plan(options, length, align, device, incarnation, &here)?;
-    let geometry = maru_layout::geometry::Geometry::of(&superblock, length, true)
+    let geometry = Geometry::of(&superblock, length, true)
         .map_err(|source| OpenError::Superblock { place: here.clone(), source })?;
     check_regime(&geometry, &backing, &here)?;
     let mapping = Mapping::of(&backing, offset..offset + length, true)?;
@@ -181,24 +199,41 @@ fn fill_in_place(options: &mut OpenOptions, backing: BackingFile, force: bool) -
         // Real pages now: a shortage is an error here and not a signal later.
         mapping.prefault(0..mapping.len(), true, 1, &mut |done, total| options.tell(Stage::Reserve, done, total))?;
     }
+    let tag = host_tag(&HostIdentity::current()?, locks)?;
     let word = format_word(&mapping);
     let found = FormatWord(word.load(Ordering::Acquire));
-    if found.state() == Some(FormatState::Formatting)
-        && !force
-        && !found.claimed_by_host(host_tag(&HostIdentity::current()?))
-    {
-        // Another host's claim: only its own kernel knows whether that formatter lives.
+    if found.state() == Some(FormatState::Formatting) && !found.claimed_by_host(tag) {
+        // Another host's claim: only its own kernel knows whether that formatter lives. Not even force takes it.
         return Ok(Formatted::Elsewhere);
     }
-    let random = u32::from_le_bytes(random_bytes());
-    let claim = FormatWord::formatting(host_tag(&HostIdentity::current()?), random);
+    let claim = FormatWord::formatting(tag, u32::from_le_bytes(random_bytes()));
     step!(FormatClaim);
-    // ORDERING: AcqRel: of formatters on several hosts, one gets the word; everything below comes after it.
-    if word.compare_exchange(found.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    // ORDERING: SeqCst: of formatters on several hosts, one gets the word. A session takes its lock and entry and then
+    // looks at this word once more; the look at locks and entries below comes after the claim. One of us sees the other.
+    if word.compare_exchange(found.0, claim.0, Ordering::SeqCst, Ordering::Acquire).is_err() {
         return Ok(Formatted::Elsewhere);
+    }
+    let users = Users::of(&backing, locks, offset, true)?;
+    if users.live > 0 {
+        // Nothing has been overwritten yet: give the word back as it was.
+        step!(FormatClaim);
+        let _ = word.compare_exchange(claim.0, found.0, Ordering::AcqRel, Ordering::Relaxed);
+        return Err(OpenError::InUse { place: here, live: users.live, first: users.first });
     }
     let pool = pool_of(options, device);
     write_tables(&mapping, &superblock, &pool, Some(&mut |done, total| options.tell(Stage::Zero, done, total)));
+    step!(FormatReady);
+    // ORDERING: AcqRel: all bytes before it are visible before the word says so (Z1); from the claim, so that a formatter
+    // that lost it (which needs an operator to vouch wrongly) does not publish.
+    if word
+        .compare_exchange(claim.0, FormatWord::ready(&superblock.region_id).0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return Ok(Formatted::Elsewhere);
+    }
+    if superblock.hosts == Hosts::Many as u8 {
+        write_back(&mapping, PAGE_BYTES, 8);
+    }
     Ok(Formatted::Here(backing))
 }
 
@@ -244,12 +279,12 @@ fn pool_of(options: &OpenOptions, device: bool) -> PoolEntry {
 /// Told of bytes done and bytes in all.
 type Zeroed<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Writes copy, tables and superblock, then the format word (Z1). `zero` is given where the bytes may be old.
+/// Writes copy, tables and superblock; the format word is the caller's (Z1). `zero` is given where the bytes may be old.
 fn write_tables(mapping: &Mapping, superblock: &Superblock, pool: &PoolEntry, zero: Option<Zeroed<'_>>) {
     let offset_of = |kind| superblock.section(kind).map_or(0, |row| row.offset_bytes);
     step!(FormatCopy);
     put(mapping, offset_of(SectionKind::Copy), bytemuck::bytes_of(superblock));
-    let many = superblock.hosts == maru_layout::superblock::Hosts::Many as u8;
+    let many = superblock.hosts == Hosts::Many as u8;
     if many {
         write_back(mapping, offset_of(SectionKind::Copy), PAGE_BYTES);
     }
@@ -272,14 +307,10 @@ fn write_tables(mapping: &Mapping, superblock: &Superblock, pool: &PoolEntry, ze
     if many {
         write_back(mapping, 0, superblock.header_bytes);
     }
-    // ORDERING: SeqCst fence and Release store: all bytes above are visible before the word says so (Z1). They were
-    // written by instructions the compiler does not see into, hence the full fence.
+    // ORDERING: SeqCst fence: the bytes above were written by instructions that the compiler does not see into; the
+    // caller's store of the format word comes after them (Z1).
+    step!(FormatFence);
     fence(Ordering::SeqCst);
-    step!(FormatReady);
-    format_word(mapping).store(FormatWord::ready(&superblock.region_id).0, Ordering::Release);
-    if many {
-        write_back(mapping, PAGE_BYTES, 8);
-    }
 }
 
 /// Writes a range back from this host's caches: what is published must not die with the host.
@@ -318,41 +349,45 @@ struct Users {
 }
 
 impl Users {
-    /// Sessions whose life lock is held on this host, and sessions of other hosts that their words call alive.
-    fn of(backing: &BackingFile, offset: u64) -> Result<Self, OpenError> {
+    /// Sessions whose life lock is held, and those of which nothing can be known here: of other hosts, or behind a
+    /// damaged superblock on a device. `formatting`: the caller holds the formatter's byte itself.
+    fn of(backing: &BackingFile, locks: &BackingFile, offset: u64, formatting: bool) -> Result<Self, OpenError> {
         let mut users = Self { live: 0, first: String::new(), incarnation: 0 };
-        let asker = LockAsker::new(backing)?;
-        let superblock = if backing.size_now()? >= offset + 2 * PAGE_BYTES {
-            read_page(backing, offset)?
-        } else {
-            Superblock::zeroed()
-        };
-        let known = superblock.check(backing.size_now()?.saturating_sub(offset), false).is_ok();
+        let asker = LockAsker::new(locks)?;
+        let size = backing.size_now()?;
+        let readable = offset.checked_add(2 * PAGE_BYTES).is_some_and(|end| end <= size);
+        let superblock = if readable { read_page(backing, offset)? } else { Superblock::zeroed() };
+        let known = superblock.check(size.saturating_sub(offset), false).is_ok();
         users.incarnation = if known { superblock.incarnation } else { 0 };
+        let device = backing.kind() == BackingKind::DeviceDax;
+        if !known && device && superblock.magic == maru_layout::MAGIC {
+            users.add("a region with a damaged superblock, of whose sessions nothing is known".to_owned());
+        }
         let entries = if known { superblock.session_count } else { MAX_SESSIONS };
-        let here = host_tag(&HostIdentity::current()?);
-        for index in 0..=entries {
-            let byte = if index == entries { FORMATTER_LOCK_BYTE } else { u64::from(index) };
-            let held = asker.ask(offset + byte)?;
-            let mut live = held.is_held();
-            let mut shown = format!("session {index} (lock {held:?})");
-            if known && !live && index < entries && superblock.hosts == maru_layout::superblock::Hosts::Many as u8 {
-                let entry = session_entry(backing, offset, &superblock, index)?;
-                let word = SessionWord(entry.word);
+        let here = host_tag(&HostIdentity::current()?, locks)?;
+        for index in 0..entries {
+            let held = asker.ask(offset + u64::from(index))?;
+            if held.is_held() {
+                users.add(format!("session {index} (its life lock is held)"));
+            } else if known && (device || superblock.hosts == Hosts::Many as u8) {
+                let word = SessionWord(session_entry(backing, offset, &superblock, index)?.word);
                 let occupied = !matches!(word.state(), None | Some(SessionState::Free | SessionState::Dead));
                 if occupied && word.host_tag() != here {
-                    live = true;
-                    shown = format!("session {index} of another host, of which nothing is known here");
-                }
-            }
-            if live {
-                users.live += 1;
-                if users.first.is_empty() {
-                    users.first = shown;
+                    users.add(format!("session {index} of another host, of which nothing is known here"));
                 }
             }
         }
+        if !formatting && asker.ask(offset + FORMATTER_LOCK_BYTE)?.is_held() {
+            users.add("a formatter".to_owned());
+        }
         Ok(users)
+    }
+
+    fn add(&mut self, who: String) {
+        self.live += 1;
+        if self.first.is_empty() {
+            self.first = who;
+        }
     }
 }
 
@@ -373,6 +408,13 @@ fn session_entry(
     Ok(bytemuck::pod_read_unaligned(&both[within..within + size_of::<SessionEntry>()]))
 }
 
+/// Whether the format word behind a superblock belongs to it: the copy at the end of a region has none.
+fn is_complete(backing: &BackingFile, at: u64, superblock: &Superblock) -> Result<bool, OpenError> {
+    let control = read_page_bytes(backing, at + PAGE_BYTES)?;
+    let word = u64::from_le_bytes(*control.first_chunk().expect("a page"));
+    Ok(word == FormatWord::ready(&superblock.region_id).0)
+}
+
 /// Refuses a partition that would lie over a part of another region of the same backing. Regions start at multiples of
 /// the alignment, so that is where to look.
 fn refuse_overlap(backing: &BackingFile, offset: u64, length: u64, align: u64, here: &str) -> Result<(), OpenError> {
@@ -381,7 +423,10 @@ fn refuse_overlap(backing: &BackingFile, offset: u64, length: u64, align: u64, h
     let mut at = 0;
     while at < offset + length && at + 2 * PAGE_BYTES <= size {
         let other = if at == offset { Superblock::zeroed() } else { read_page(backing, at)? };
-        if other.magic == maru_layout::MAGIC && other.check(size - at, false).is_ok() {
+        if other.magic == maru_layout::MAGIC
+            && other.check(size - at, false).is_ok()
+            && is_complete(backing, at, &other)?
+        {
             if at + other.length_bytes > offset {
                 return Err(OpenError::Overlap {
                     place: here.to_owned(),

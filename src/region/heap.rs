@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use maru_layout::BUCKET_WAYS;
 use maru_layout::geometry::{ClassSpec, FormatSpec, Geometry, Stamp};
 
 use crate::slot::Slot;
-use crate::sync::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AsideU64, AtomicU8, AtomicU64, Ordering};
 use crate::view::{AreaHead, BucketLine, Control, RowLines, SessionLines, zeroed};
 
 /// Payload words a slot has in a model.
@@ -34,39 +33,53 @@ struct Inner {
     payload: Vec<[AtomicU64; PAYLOAD_WORDS]>,
 }
 
-/// Lease cells a session has in a model.
-const CELLS: u32 = 2;
+/// How large a model's world is: as small as its question allows.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// Slots.
+    pub slots: u32,
+    /// Session entries.
+    pub sessions: u32,
+    /// Index buckets.
+    pub buckets: u32,
+    /// Namespace rows.
+    pub rows: u32,
+    /// Lease cells of a session.
+    pub cells: u32,
+}
 
 impl Tables {
     /// A blank region with these tables.
-    pub(crate) fn new(slots: u32, sessions: u32) -> Self {
+    pub(crate) fn new(size: Size) -> Self {
         let mut spec = FormatSpec::new(1 << 20, 64);
-        spec.classes = vec![ClassSpec { slot_bytes: 64, slots: Some(slots) }];
-        spec.sessions = Some(sessions);
-        spec.namespaces = Some(1);
+        spec.classes = vec![ClassSpec { slot_bytes: 64, slots: Some(size.slots) }];
+        spec.sessions = Some(size.sessions);
         let superblock = spec.plan(&Stamp::default()).expect("a model's wish is sound");
         let mut geometry = Geometry::of(&superblock, 1 << 20, true).expect("a planned superblock is sound");
-        geometry.lease_cells = CELLS;
+        // What a formatter would make larger than a model can explore.
+        geometry.bucket_count = size.buckets;
+        geometry.namespace_count = size.rows;
+        geometry.lease_cells = size.cells;
         let inner = Inner {
             control: Control {
                 format: AtomicU64::new(2),
-                reserved0: zeroed(),
+                reserved0: aside(),
                 namespace_chore: AtomicU64::new(0),
-                reserved1: zeroed(),
+                reserved1: aside(),
                 leader_chore: AtomicU64::new(0),
-                reserved2: zeroed(),
+                reserved2: aside(),
             },
-            slots: (0..slots).map(|_| Slot::blank()).collect(),
-            buckets: (0..geometry.bucket_count)
-                .map(|_| BucketLine { entries: zeroed::<BUCKET_WAYS>(), mark: AtomicU64::new(0) })
+            slots: (0..size.slots).map(|_| Slot::blank()).collect(),
+            buckets: (0..size.buckets).map(|_| BucketLine { entries: zeroed(), mark: AtomicU64::new(0) }).collect(),
+            bitmap: (0..size.slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            access: (0..size.slots).map(|_| AtomicU8::new(0)).collect(),
+            sessions: (0..size.sessions)
+                .map(|_| SessionLines { word: AtomicU64::new(0), heartbeat: AsideU64::new(0), facts: zeroed() })
                 .collect(),
-            bitmap: (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            access: (0..slots).map(|_| AtomicU8::new(0)).collect(),
-            sessions: (0..sessions)
-                .map(|_| SessionLines { word: AtomicU64::new(0), heartbeat: AtomicU64::new(0), facts: zeroed() })
+            areas: (0..size.sessions)
+                .map(|_| (blank_area(), (0..size.cells).map(|_| AtomicU64::new(0)).collect()))
                 .collect(),
-            areas: (0..sessions).map(|_| (blank_area(), (0..CELLS).map(|_| AtomicU64::new(0)).collect())).collect(),
-            rows: (0..1)
+            rows: (0..size.rows)
                 .map(|_| RowLines {
                     state: AtomicU64::new(0),
                     generation: AtomicU64::new(0),
@@ -74,7 +87,7 @@ impl Tables {
                     text: zeroed(),
                 })
                 .collect(),
-            payload: (0..slots).map(|_| zeroed()).collect(),
+            payload: (0..size.slots).map(|_| zeroed()).collect(),
             geometry,
         };
         Self { inner: Arc::new(inner) }
@@ -136,15 +149,19 @@ impl Tables {
 fn blank_area() -> AreaHead {
     AreaHead {
         lease_mark: AtomicU64::new(0),
-        reserved0: zeroed(),
-        recorder_next: AtomicU64::new(0),
-        current_step: AtomicU64::new(0),
-        current_slot: AtomicU64::new(0),
-        reserved1: zeroed(),
-        counters: zeroed(),
-        recorder: zeroed(),
-        reserved2: zeroed(),
+        reserved0: aside(),
+        recorder_next: AsideU64::new(0),
+        current_step: AsideU64::new(0),
+        current_slot: AsideU64::new(0),
+        reserved1: aside(),
+        counters: aside(),
+        recorder: aside(),
+        reserved2: aside(),
     }
+}
+
+fn aside<const N: usize>() -> [AsideU64; N] {
+    core::array::from_fn(|_| AsideU64::new(0))
 }
 
 /// A slot's words.

@@ -30,4 +30,6 @@ pub(crate) use open::{Inner, note_replaced, usage};
 pub use open::{Outcome, Region};
 #[cfg(not(maru_loom))]
 pub use options::{Format, Medium, Mode, OpenOptions, Progress, Scope, Stage, Wish};
+#[cfg(maru_loom)]
+pub use tables::Size;
 pub(crate) use tables::Tables;

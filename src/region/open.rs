@@ -21,9 +21,8 @@ use super::options::{Format, Mode, OpenOptions, Stage};
 use super::tables::Tables;
 use crate::os::fork::ProcessTag;
 use crate::os::identity::HostIdentity;
-use crate::os::lock::LockAsker;
 use crate::os::map::Mapping;
-use crate::os::{Backing, BackingError, BackingFile, BackingKind};
+use crate::os::{Backing, BackingError, BackingFile, BackingKind, Partition};
 use crate::session::liveness::{HostWorld, Liveness};
 use crate::session::{Reader, Session};
 use crate::sync::process::{AtomicBool, Ordering};
@@ -48,6 +47,8 @@ pub struct Region {
 
 pub(crate) struct Inner {
     pub(crate) backing: BackingFile,
+    /// Where life locks lie, if not on the backing.
+    lock_file: Option<BackingFile>,
     pub(crate) offset: u64,
     pub(crate) superblock: Superblock,
     pub(crate) tables: Tables,
@@ -66,8 +67,27 @@ impl Inner {
 
     /// A view of who lives here, through an open file of its own.
     pub(crate) fn world(&self) -> Result<HostWorld, BackingError> {
-        Ok(HostWorld::new(self.tables.clone(), LockAsker::new(&self.backing)?, self.offset, self.host))
+        let device = self.backing.kind() == BackingKind::DeviceDax;
+        HostWorld::new(self.tables.clone(), self.locks(), self.offset, self.host, device)
     }
+
+    /// What life locks lie on.
+    pub(crate) fn locks(&self) -> &BackingFile {
+        self.lock_file.as_ref().unwrap_or(&self.backing)
+    }
+}
+
+/// Somebody else is making a region there all the time.
+fn changing(place: String, waited_ms: u64) -> OpenError {
+    OpenError::FormatIncomplete { place, waited_ms, state: "another process is formatting it".to_owned() }
+}
+
+/// The file that life locks lie on, where it is not the backing; made if it is missing.
+pub(super) fn open_lock_file(options: &OpenOptions) -> Result<Option<BackingFile>, OpenError> {
+    let Some(path) = &options.lock_file else { return Ok(None) };
+    let opened = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    opened.map_err(|source| BackingError::Io { action: "open the lock file", path: path.clone(), source })?;
+    Ok(Some(BackingFile::open(&Backing::Path(path.clone()), true)?))
 }
 
 /// How errors call the region at `offset` of a backing.
@@ -94,60 +114,71 @@ impl Region {
             config::parse(text).map_err(|problem| OpenError::BadConfig { problem })?;
         }
         let writable = options.mode != Mode::ReadOnly;
-        let deadline = Deadline::new(options.wish.attach_wait_ms);
+        if !writable {
+            // Looking changes nothing.
+            match options.format {
+                Format::Never | Format::IfAbsent => options.format = Format::Never,
+                Format::Force | Format::Replace => return Err(OpenError::ReadOnlyFormat),
+            }
+        }
         let fresh = matches!(options.format, Format::Force | Format::Replace);
+        let deadline = Deadline::new(options.wish.attach_wait_ms);
         loop {
             let backing = match BackingFile::open(&options.backing, writable) {
                 Ok(backing) => backing,
-                Err(BackingError::NotFound { path }) if options.format != Format::Never && writable => {
+                Err(BackingError::NotFound { path }) if options.format != Format::Never => {
                     match format::create_file(&mut options, &path)? {
                         Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
-                        Formatted::Elsewhere => continue,
+                        Formatted::Elsewhere => {
+                            deadline.wait_or(|waited_ms| changing(path.display().to_string(), waited_ms))?;
+                            continue;
+                        }
                     }
                 }
                 Err(error) => return Err(error.into()),
             };
-            if fresh {
-                match format::replace(&mut options, backing)? {
-                    Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
-                    Formatted::Elsewhere => continue,
-                }
+            if options.partition != Partition::default() {
+                // Offset and length must suit the backing; where a new file is still to be sized, the formatter says so.
+                options.partition.resolve(backing.size_now()?, backing.align_bytes().max(PAGE_BYTES))?;
             }
-            match look(&backing, options.partition.offset)? {
-                Look::Ready => return Self::attach(backing, &mut options, Outcome::Attached),
-                Look::Foreign(_) | Look::Blank if options.format == Format::Never => {
+            let here = place(&backing, options.partition.offset);
+            let formatted = if fresh {
+                format::replace(&mut options, backing)?
+            } else {
+                match look(&backing, options.partition)? {
+                    Look::Ready => return Self::attach(backing, &mut options, Outcome::Attached),
                     // Attaching says field by field what is wrong.
-                    return Self::attach(backing, &mut options, Outcome::Attached);
-                }
-                Look::Foreign(found) => {
-                    return Err(OpenError::NotBlank { place: place(&backing, options.partition.offset), found });
-                }
-                Look::Blank if !writable => {
-                    return Err(OpenError::NotFormatted { place: place(&backing, options.partition.offset) });
-                }
-                Look::Blank => match format::fill_blank(&mut options, backing, &deadline)? {
-                    Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
-                    Formatted::Elsewhere => {}
-                },
-                Look::Unfinished(word) => {
-                    if options.format != Format::Never
-                        && format::claimant_is_dead(&backing, options.partition.offset, word)?
-                    {
-                        match format::fill_blank(&mut options, backing, &deadline)? {
-                            Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
-                            Formatted::Elsewhere => continue,
+                    Look::Foreign(_) | Look::Blank if options.format == Format::Never => {
+                        return Self::attach(backing, &mut options, Outcome::Attached);
+                    }
+                    Look::Foreign(found) => return Err(OpenError::NotBlank { place: here, found }),
+                    Look::Blank => format::fill_blank(&mut options, backing)?,
+                    Look::Unfinished(word) => {
+                        let taken =
+                            options.format != Format::Never && format::claimant_is_dead(&options, &backing, word)?;
+                        if taken {
+                            format::fill_blank(&mut options, backing)?
+                        } else {
+                            let state = format!("{word:?}");
+                            deadline.wait_or(|waited_ms| OpenError::FormatIncomplete {
+                                place: here.clone(),
+                                waited_ms,
+                                state,
+                            })?;
+                            continue;
                         }
                     }
-                    deadline.wait_or(|waited_ms| OpenError::FormatIncomplete {
-                        place: place(&backing, options.partition.offset),
-                        waited_ms,
-                        state: format!("{word:?}"),
-                    })?;
+                    // Somebody is about to give the name to another region, or died before it could: finish that.
+                    Look::Replaced if options.format != Format::Never => format::fill_blank(&mut options, backing)?,
+                    Look::Replaced => {
+                        deadline.wait_or(|_| OpenError::Replaced { place: here.clone() })?;
+                        continue;
+                    }
                 }
-                Look::Replaced => {
-                    // The name leads to the new one in a moment; a device's name always leads here.
-                    deadline.wait_or(|_| OpenError::Replaced { place: place(&backing, options.partition.offset) })?;
-                }
+            };
+            match formatted {
+                Formatted::Here(backing) => return Self::attach(backing, &mut options, Outcome::Formatted),
+                Formatted::Elsewhere => deadline.wait_or(|waited_ms| changing(here, waited_ms))?,
             }
         }
     }
@@ -195,6 +226,7 @@ impl Region {
         }
         let inner = Inner {
             host: HostIdentity::current()?,
+            lock_file: if writable { open_lock_file(options)? } else { None },
             backing,
             offset,
             superblock,
@@ -275,9 +307,12 @@ impl Region {
         self.inner.tables.mapping().is_lost()
     }
 
-    /// Recounts all slot words.
+    /// Recounts all slot words. In a forked child, where nothing is mapped, all zero; [`Session::usage`] says so.
     #[must_use]
     pub fn usage(&self) -> Usage {
+        if self.inner.tag.is_foreign() {
+            return Usage::default();
+        }
         usage(&self.inner.tables)
     }
 
@@ -286,7 +321,7 @@ impl Region {
     /// # Errors
     /// The backing could not be opened for asking.
     pub fn liveness(&self, index: u32) -> Result<Liveness, BackingError> {
-        if index >= self.inner.geometry().session_count {
+        if index >= self.inner.geometry().session_count || self.inner.tag.is_foreign() {
             return Ok(Liveness::Unknown);
         }
         Ok(self.inner.world()?.liveness(index))
@@ -369,8 +404,10 @@ pub(super) enum Look {
 }
 
 /// Looks at magic and format word.
-pub(super) fn look(backing: &BackingFile, offset: u64) -> Result<Look, OpenError> {
-    let size = backing.size_now()?;
+pub(super) fn look(backing: &BackingFile, partition: Partition) -> Result<Look, OpenError> {
+    let offset = partition.offset;
+    let whole = backing.size_now()?;
+    let size = partition.length.and_then(|length| offset.checked_add(length)).map_or(whole, |end| end.min(whole));
     if size.saturating_sub(offset) < 2 * PAGE_BYTES {
         // Too short for any region: blank if there is not a byte, otherwise something is there.
         return Ok(if size <= offset { Look::Blank } else { Look::Foreign(format!("{} bytes", size - offset)) });
@@ -383,9 +420,31 @@ pub(super) fn look(backing: &BackingFile, offset: u64) -> Result<Look, OpenError
         (maru_layout::MAGIC, Some(FormatState::Ready)) => Look::Ready,
         (_, Some(FormatState::Formatting)) => Look::Unfinished(word),
         (maru_layout::MAGIC, _) => Look::Ready,
-        ([0, 0, 0, 0, 0, 0, 0, 0], Some(FormatState::Blank)) => Look::Blank,
+        ([0, 0, 0, 0, 0, 0, 0, 0], Some(FormatState::Blank)) => match first_byte_set(backing, offset, size)? {
+            None => Look::Blank,
+            Some(at) => Look::Foreign(format!("zero at first, but not at byte {at}")),
+        },
         (magic, _) => Look::Foreign(format!("first bytes {magic:02x?}")),
     })
+}
+
+/// Where the first byte lies that is not zero, among the first 64 KiB and pages spread over the rest: other formats
+/// than ours begin with zeros too (an ISO image has 32 KiB of them).
+fn first_byte_set(backing: &BackingFile, offset: u64, size: u64) -> Result<Option<u64>, OpenError> {
+    const HEAD_PAGES: u64 = 16;
+    const SPREAD: u64 = 256;
+    let pages = (size - offset) / PAGE_BYTES;
+    let spread = (0..SPREAD).map(|n| n * pages / SPREAD);
+    let mut samples: Vec<u64> = (0..HEAD_PAGES.min(pages)).chain(spread).chain([pages - 1]).collect();
+    samples.sort_unstable();
+    samples.dedup();
+    for page in samples {
+        let at = offset + page * PAGE_BYTES;
+        if let Some(within) = read_page_bytes(backing, at)?.iter().position(|byte| *byte != 0) {
+            return Ok(Some(at + within as u64));
+        }
+    }
+    Ok(None)
 }
 
 /// A superblock, by an ordinary read where there is one.

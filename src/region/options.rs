@@ -178,6 +178,10 @@ pub struct OpenOptions {
     pub huge_pages: bool,
     /// Permission bits of a new file.
     pub file_mode: u32,
+    /// The file that life locks are held on; `None` = the backing itself. For a device that containers reach through
+    /// device nodes of their own: each node is another inode, so their locks do not meet. Name one file, on a mount that
+    /// all of them share; it is created if it is missing. Sessions whose locks lie on another inode are never judged dead.
+    pub lock_file: Option<PathBuf>,
     /// What a new region is like.
     pub wish: Wish,
     /// Told of progress.
@@ -197,6 +201,7 @@ impl OpenOptions {
             prefault: false,
             huge_pages: true,
             file_mode: 0o660,
+            lock_file: None,
             wish: Wish::default(),
             progress: None,
         }
@@ -260,6 +265,13 @@ impl OpenOptions {
     #[must_use]
     pub fn prefault(mut self, prefault: bool) -> Self {
         self.prefault = prefault;
+        self
+    }
+
+    /// The file that life locks are held on; see [`OpenOptions::lock_file`].
+    #[must_use]
+    pub fn lock_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.lock_file = Some(path.into());
         self
     }
 

@@ -101,7 +101,13 @@ impl<'s> Lease<'s> {
             return Err(LoadError::Expired);
         }
         let payload = session.inner.tables.payload(self.held.slot).ok_or(CallError::NoPayload)?;
-        Ok(View { start: payload.as_ptr(), len: self.len as usize, lease: self, _bytes: PhantomData })
+        // Made before the checks: dropping it ends the view.
+        let view = View { start: payload.as_ptr(), len: self.len as usize, lease: self, _bytes: PhantomData };
+        if !on!(session.dispatch, e => e.check_namespace(&self.object.namespace))? {
+            return Err(LoadError::Invalidated);
+        }
+        session.check()?;
+        Ok(view)
     }
 
     /// The plain name of this lease, for [`Session::release`].
@@ -147,6 +153,15 @@ pub struct View<'l> {
     len: usize,
     lease: &'l Lease<'l>,
     _bytes: PhantomData<&'l [u8]>,
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        let session = self.lease.session;
+        if !session.inner.tag.is_foreign() {
+            on!(session.dispatch, e => e.end_view(&self.lease.held));
+        }
+    }
 }
 
 impl View<'_> {

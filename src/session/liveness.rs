@@ -4,17 +4,20 @@
 //!   life-lock mapping belongs to. The kernel drops the lock when the last reference to that open file goes, which is when
 //!   the process's memory is torn down, whatever namespace anybody is in.
 //! * P2: asking uses a second open file that never locks.
-//! * P3: only holders on this host are judged by the lock. The host tag in the session word says where it runs; on a
-//!   region for one host, every holder is on this host or on a boot of it that has ended.
+//! * P3: only holders are judged whose lock this process could see: the tag in the session word names boot and lock
+//!   inode. In a file for one host, every holder is on this host or on a boot of it that has ended.
 //! * P4: an error, a foreign host, a damaged word: "cannot know", which is not "dead".
 
+use std::os::unix::fs::MetadataExt;
+
 use maru_layout::superblock::Hosts;
-use maru_layout::word::SessionWord;
+use maru_layout::word::{SessionState, SessionWord};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::World;
 use crate::os::identity::{HostIdentity, monotonic_ns};
 use crate::os::lock::{Held, LockAsker};
+use crate::os::{BackingError, BackingFile};
 use crate::region::Tables;
 
 /// What can be said about the holder of a session entry.
@@ -28,12 +31,23 @@ pub enum Liveness {
     Unknown,
 }
 
-/// This boot of this host, as the 28 bits that session words carry. Never zero.
-pub(crate) fn host_tag(host: &HostIdentity) -> u32 {
+/// Which kernel's locks, on which inode, decide about a session: boot id and inode of the lock file, as the 28 bits
+/// that session words carry. Never zero. Two device nodes of one device are two inodes, and so two courts: what is held
+/// on one is not seen through the other.
+///
+/// # Errors
+/// The lock file cannot be looked at.
+pub(crate) fn host_tag(host: &HostIdentity, locks: &BackingFile) -> Result<u32, BackingError> {
+    let inode = locks.file().metadata().map_err(|source| BackingError::Io {
+        action: "look at the lock file",
+        path: locks.shown_path(),
+        source,
+    })?;
     let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&host.host_id);
-    bytes[16..].copy_from_slice(&host.boot_id);
-    ((xxh3_64(&bytes) >> 36) as u32).max(1)
+    bytes[..16].copy_from_slice(&host.boot_id);
+    bytes[16..24].copy_from_slice(&inode.dev().to_le_bytes());
+    bytes[24..].copy_from_slice(&inode.ino().to_le_bytes());
+    Ok(((xxh3_64(&bytes) >> 36) as u32).max(1))
 }
 
 /// Asks the kernel of this host.
@@ -42,22 +56,39 @@ pub(crate) struct HostWorld {
     asker: LockAsker,
     lock_base: u64,
     host: HostIdentity,
+    host_tag: u32,
+    /// A file on one host, whose inode is the same to all: every holder is judged by its lock.
+    one_court: bool,
 }
 
 impl HostWorld {
-    pub(crate) fn new(tables: Tables, asker: LockAsker, lock_base: u64, host: HostIdentity) -> Self {
-        Self { tables, asker, lock_base, host }
+    pub(crate) fn new(
+        tables: Tables,
+        locks: &BackingFile,
+        lock_base: u64,
+        host: HostIdentity,
+        device: bool,
+    ) -> Result<Self, BackingError> {
+        let one_court = tables.geometry().hosts == Hosts::One && !device;
+        let host_tag = host_tag(&host, locks)?;
+        Ok(Self { tables, asker: LockAsker::new(locks)?, lock_base, host, host_tag, one_court })
     }
 
-    /// Whether this host's locks decide about the holder of `word`. An earlier boot of this host is not told from
-    /// another host here: machine ids are copied with images, so only a vouching operator can say that it is gone.
-    fn decides(&self, word: SessionWord) -> bool {
-        self.tables.geometry().hosts == Hosts::One || word.host_tag() == host_tag(&self.host)
+    /// Whether this host's locks decide about the holder of entry `index` under `word`. An earlier boot of this host is
+    /// not told from another host here: machine ids are copied with images, so only a vouching operator can say that it
+    /// is gone.
+    fn decides(&self, index: u32, word: SessionWord) -> bool {
+        if self.one_court {
+            return true;
+        }
+        // The tag has 28 bits; where the entry is filled in, its whole boot id has to agree too.
+        let filled = matches!(word.state(), Some(SessionState::Live | SessionState::Fenced));
+        word.host_tag() == self.host_tag && (!filled || self.tables.session(index).read().boot_id == self.host.boot_id)
     }
 
     /// Whether holding the life lock of `index` proves that the holder of its word is gone.
     pub(crate) fn judges(&self, index: u32) -> bool {
-        self.decides(self.tables.session(index).word())
+        self.decides(index, self.tables.session(index).word())
     }
 
     /// What can be said about the holder of entry `index`.

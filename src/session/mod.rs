@@ -39,8 +39,8 @@ use crate::regime::{ManyHosts, OneHost};
 use crate::region::{Inner, Mode};
 use crate::step::step;
 use crate::store::NotGranted;
-use crate::sync::Ordering;
 use crate::sync::process;
+use crate::sync::{Ordering, fence};
 use crate::{
     AttachError, Batch, CallError, Commit, LeaseHandle, Limits, NamespaceError, NamespaceId, ObjectId, Probe,
     ReclaimReport, Release, ReserveOptions, Retire, StillHeld, Token, Usage, Why, Writer,
@@ -97,7 +97,7 @@ impl Session {
         }
         check_region(inner)?;
         let process = ProcessIdentity::current()?;
-        let host_tag = liveness::host_tag(&process.host);
+        let host_tag = liveness::host_tag(&process.host, inner.locks())?;
         let world = inner.world()?;
         let id: [u8; 16] = random_bytes();
         let id_low = u64::from_le_bytes(id[..8].try_into().expect("eight bytes"));
@@ -127,7 +127,7 @@ impl Session {
                 }
                 _ => {}
             }
-            let Some(lock) = LifeLock::take(&inner.backing, inner.offset + u64::from(index))? else {
+            let Some(lock) = LifeLock::take(inner.locks(), inner.offset + u64::from(index))? else {
                 live += 1;
                 continue;
             };
@@ -138,6 +138,14 @@ impl Session {
             let Some(word) = on!(attaching, e => e.attach_entry(host_tag, judged, &facts)) else { continue };
             let me = Me::new(index, word, id_low);
             let dispatch = Dispatch::new(inner, me, Box::new(inner.world()?));
+            // ORDERING: SeqCst fence: my lock and entry come before this look at the format word; a formatter claims the
+            // word before it looks at locks and entries. One of us sees the other.
+            step!(AttachFence);
+            fence(Ordering::SeqCst);
+            if let Err(error) = check_region(inner) {
+                drop(lock);
+                return Err(error.into());
+            }
             on!(dispatch, e => e.ended(Operation::Attach, RecordOutcome::Done, None, &[0; 32]));
             return Ok(Self {
                 inner: inner.clone(),
@@ -299,7 +307,14 @@ impl Session {
         }
         Ok(match word.state() {
             Some(SlotState::Ready | SlotState::Retiring) => Commit::AlreadyStored,
-            Some(SlotState::Claiming | SlotState::Pending | SlotState::Writing) => Commit::Unknown(*token),
+            Some(SlotState::Claiming | SlotState::Pending | SlotState::Writing) => {
+                // A writer that is gone will not decide any more: bring its slot home, and say so.
+                if on!(self.dispatch, e => e.recover_owner(word)) {
+                    Commit::GenerationGone
+                } else {
+                    Commit::Unknown(*token)
+                }
+            }
             Some(SlotState::Quarantined) => Commit::Superseded,
             Some(SlotState::Free) | None => Commit::GenerationGone,
         })
@@ -367,6 +382,10 @@ impl Session {
         kind: LeaseKind,
     ) -> Result<Vec<Result<Lease<'_>, Why>>, CallError> {
         self.check_bytes()?;
+        // All ids are this region's before anything is protected: an error leaves nothing behind.
+        for object in objects {
+            on!(self.dispatch, e => e.check_namespace(&object.namespace))?;
+        }
         let keys: Vec<_> = objects.iter().map(ObjectId::key).collect();
         on!(self.dispatch, e => e.begin(Operation::Acquire, None));
         let held = on!(self.dispatch, e => e.acquire_keys(&keys, kind));
@@ -374,14 +393,16 @@ impl Session {
         let outcome = if held.iter().any(Result::is_err) { RecordOutcome::Miss } else { RecordOutcome::Done };
         let prefix = objects.first().map_or([0; 32], |object| object.prefix);
         on!(self.dispatch, e => e.ended(Operation::Acquire, outcome, first, &prefix));
-        let mut answers = Vec::with_capacity(objects.len());
-        for (object, held) in objects.iter().zip(held) {
-            // A lease made first: if the check fails, dropping it releases.
-            let lease = held.map(|(held, len)| Lease::new(self, held, *object, len));
-            answers.push(match lease {
-                Ok(_) if !on!(self.dispatch, e => e.check_namespace(&object.namespace))? => Err(Why::Invalidated),
-                other => other,
-            });
+        // Leases first: whatever fails from here on, dropping them releases.
+        let mut answers: Vec<Result<Lease<'_>, Why>> = objects
+            .iter()
+            .zip(held)
+            .map(|(object, held)| held.map(|(held, len)| Lease::new(self, held, *object, len)))
+            .collect();
+        for (object, answer) in objects.iter().zip(&mut answers) {
+            if !on!(self.dispatch, e => e.check_namespace(&object.namespace))? {
+                *answer = Err(Why::Invalidated);
+            }
         }
         if batch == Batch::AllOrNothing && answers.iter().any(Result::is_err) {
             for answer in &mut answers {
@@ -417,6 +438,9 @@ impl Session {
     /// Leases that this session holds now.
     #[must_use]
     pub fn leases(&self) -> u32 {
+        if self.inner.tag.is_foreign() {
+            return 0;
+        }
         on!(self.dispatch, e => e.book().held_count())
     }
 
@@ -475,9 +499,12 @@ impl Session {
         Ok(crate::region::usage(&self.inner.tables))
     }
 
-    /// What this entry has counted, by its owners so far.
+    /// What this entry has counted, by its owners so far. Nothing in a forked child, where nothing is mapped.
     #[must_use]
     pub fn counters(&self) -> Vec<(Counter, u64)> {
+        if self.inner.tag.is_foreign() {
+            return Vec::new();
+        }
         let area = self.inner.tables.area(self.me.index);
         // ORDERING: Relaxed: statistics.
         Counter::ALL
@@ -538,7 +565,8 @@ impl Session {
     }
 
     fn release_quietly(&self, held: &Held) {
-        if !self.inner.tag.is_foreign() && !self.inner.tables.mapping().is_lost() {
+        // In a replaced region the cell may be another session's by now.
+        if check_region(&self.inner).is_ok() {
             on!(self.dispatch, e => e.release_held(held.slot, held.word.generation(), held.cell, held.sequence));
         }
     }
@@ -601,10 +629,13 @@ pub(crate) fn probe(dispatch: &Dispatch, object: &ObjectId) -> Result<Probe, Cal
         let (place, identity) = e.place_and_identity(&object.key());
         let found = e.find_ready(&place, &identity);
         e.count(Counter::Probed, 1);
+        if !e.check_namespace(&object.namespace)? {
+            return Ok(Probe::Miss(Why::Invalidated));
+        }
         Ok(match found {
             Ok(sighting) => {
                 e.count(Counter::ProbeHits, 1);
-                Probe::Hit { len: crate::slot::length_of(&sighting.identity) }
+                Probe::Hit { len: e.bounded_length(&sighting) }
             }
             Err(why) => Probe::Miss(why),
         })
@@ -625,7 +656,16 @@ pub(crate) fn probe_prefix(dispatch: &Dispatch, objects: &[ObjectId]) -> Result<
             }
             checked = Some(object.namespace);
         }
-        let run = e.leading_run(objects[..current].iter().map(ObjectId::key), |_| {});
+        let mut run = e.leading_run(objects[..current].iter().map(ObjectId::key), |_| {});
+        // Invalidated meanwhile: what was found under the old generation does not count.
+        let mut checked: Option<NamespaceId> = None;
+        for (at, object) in objects[..run].iter().enumerate() {
+            if checked != Some(object.namespace) && !e.check_namespace(&object.namespace)? {
+                run = at;
+                break;
+            }
+            checked = Some(object.namespace);
+        }
         e.count(Counter::Probed, objects.len() as u64);
         e.count(Counter::ProbeHits, run as u64);
         Ok(run)

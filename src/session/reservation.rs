@@ -153,7 +153,7 @@ impl<'s> Reservation<'s> {
         if end > u64::from(len) {
             return Err(WriteError::OutOfBounds { offset, bytes: bytes.len(), len });
         }
-        self.session.check_bytes()?;
+        self.session.check()?;
         if !self.is_mine() {
             self.session.check()?;
             return Err(WriteError::Superseded);
