@@ -52,6 +52,7 @@ fn version() -> &'static str {
 /// The command line.
 #[derive(Debug, Parser)]
 #[command(name = "maru-replay", version = version(), about = ABOUT, long_about = LONG_ABOUT, after_help = EXAMPLES)]
+#[command(args_override_self = true)]
 pub(crate) struct Cli {
     /// Replay this file, one JSON object a line, in its order
     #[arg(long, value_name = "FILE")]
@@ -78,11 +79,11 @@ pub(crate) struct Cli {
     pub(crate) region: PathBuf,
 
     /// Join the region at --region if it is there, instead of making a fresh one
-    #[arg(long, requires = "region")]
+    #[arg(long)]
     pub(crate) keep: bool,
 
     /// Requests of the chat workload
-    #[arg(long, value_name = "N", conflicts_with = "trace", default_value_t = 4000,
+    #[arg(long, value_name = "N", conflicts_with = "trace", default_value_t = 2400,
           value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) requests: u64,
 
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_wants_a_region_that_was_named() {
+    fn flags_of_the_other_source_are_refused() {
         assert!(Cli::try_parse_from(["maru-replay", "--trace", "t", "--requests", "3"]).is_err());
         assert!(Cli::try_parse_from(["maru-replay", "--workers", "0"]).is_err());
         assert!(Cli::try_parse_from(["maru-replay", "--region", "/dev/shm/x", "--keep"]).is_ok());

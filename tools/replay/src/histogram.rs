@@ -120,6 +120,9 @@ mod tests {
         let text = serde_json::to_string(&low).expect("plain data");
         let back: Histogram = serde_json::from_str(&text).expect("what was written");
         assert_eq!(back, low);
-        assert_eq!((back.total(), back.percentile(0.5), back.percentile(0.99), back.percentile(1.0)), (100, 50, 99, 100));
+        assert_eq!(
+            (back.total(), back.percentile(0.5), back.percentile(0.99), back.percentile(1.0)),
+            (100, 50, 99, 100)
+        );
     }
 }

@@ -75,11 +75,11 @@ fn main() -> ExitCode {
 fn replay(cli: &Cli) -> Result<bool> {
     let plan = Plan::of(cli)?;
     let region = region::for_plan(&plan)?;
-    let replayed = run::run(&plan, &region)?;
+    let replayed = run::run(&plan)?;
     let picture = plan.picture.clone();
     std::fs::write(&picture, picture::svg(&plan, &replayed))
         .with_context(|| format!("picture {}", picture.display()))?;
-    let rival = if plan.rival { rival::measure(&plan, &region)? } else { None };
+    let rival = if plan.rival { rival::measure(&plan, &region, &replayed.endless.order)? } else { None };
     let text = if cli.json {
         eprintln!("picture: {}", picture.display());
         report::json(&plan, &region, &replayed, rival.as_ref())?
@@ -88,5 +88,9 @@ fn replay(cli: &Cli) -> Result<bool> {
     };
     // One write: a reader that has gone away is no reason to fail a run that is over.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(report::is_right(&replayed))
+    if let Some(problem) = report::problem(&replayed.tally) {
+        eprintln!("error: {problem}");
+        return Ok(false);
+    }
+    Ok(true)
 }

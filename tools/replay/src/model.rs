@@ -51,11 +51,11 @@ mod tests {
         for (ids, run) in [
             (&[0, 1, 2][..], 0),
             (&[0, 1, 2, 3], 3),
-            (&[9, 1, 2], 0),     // known blocks behind a hole
-            (&[0, 1, 7, 2], 2),  // a hole in the middle
+            (&[9, 1, 2], 0),    // known blocks behind a hole
+            (&[0, 1, 7, 2], 2), // a hole in the middle
             (&[], 0),
             (&[9, 1, 2], 3),
-            (&[5, 5, 5], 0),     // equal ids in one request are one block
+            (&[5, 5, 5], 0), // equal ids in one request are one block
             (&[5, 5, 6], 2),
         ] {
             assert_eq!(cache.serve(ids), run, "{ids:?}");

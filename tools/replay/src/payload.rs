@@ -102,11 +102,13 @@ mod tests {
             }
         }
         assert!(payload.wrong_bytes(&[0; 4096]) > 4000);
-        assert!(Payload::of(&digest_of(8)).wrong_bytes(&{
-            let mut buffer = [0; 64];
-            payload.fill(&mut buffer);
-            buffer
-        }) > 50);
+        assert!(
+            Payload::of(&digest_of(8)).wrong_bytes(&{
+                let mut buffer = [0; 64];
+                payload.fill(&mut buffer);
+                buffer
+            }) > 50
+        );
     }
 
     #[test]
@@ -118,6 +120,6 @@ mod tests {
         assert_eq!(buffer, PINNED_BYTES);
     }
 
-    const PINNED_DIGEST: [u8; 4] = [0; 4];
-    const PINNED_BYTES: [u8; 16] = [0; 16];
+    const PINNED_DIGEST: [u8; 4] = [226, 192, 53, 11];
+    const PINNED_BYTES: [u8; 16] = [121, 241, 200, 146, 25, 39, 87, 160, 2, 67, 201, 251, 215, 160, 142, 62];
 }
