@@ -1,0 +1,78 @@
+//! `maru-inspect`: looks into Maru regions without joining them.
+//!
+//! The region may be live, dead, foreign, cut or damaged; it lies in a file, a device-dax node or a copy. The tool takes
+//! no entry of any table, stores nothing, holds no lock, and trusts no byte.
+//!
+//! * I1: bytes are copied out before they are looked at, by `pread` where there is one: a file that is cut in the middle
+//!   gives a finding, never a signal ([`source`]).
+//! * I2: offsets come from a superblock that passed its check, and from nowhere else ([`image`]).
+//! * I3: memory does not grow with the region: tables are walked in chunks.
+//! * I4: a live region changes while it is read. What looks wrong is looked at again, and counts only when it stands
+//!   still and is still wrong ([`verify`]).
+//! * I5: text from a region is shown escaped: a namespace cannot send a control sequence to a terminal ([`out`]).
+//! * I6: the payload is read by `verify --payload` and by nothing else.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | [`cli`] | arguments, help, exit codes |
+//! | [`source`] | where bytes come from |
+//! | [`image`] | superblock and typed reads |
+//! | [`life`] | whether the holder of a session entry lives |
+//! | [`findings`] | severities, codes, verdicts |
+//! | [`out`] | people's tables and JSON lines |
+//! | [`tally`] | one pass over the slot words: the accounts |
+//! | [`stat`], [`sessions`], [`leases`], [`namespaces`], [`dump`], [`verify`] | one verb each |
+//! | [`list`] | all regions of this host |
+//!
+//! For fuzzers and tests: [`inspect_bytes`] runs every verb over plain bytes.
+
+pub mod cli;
+pub mod dump;
+pub mod findings;
+pub mod image;
+pub mod leases;
+pub mod life;
+pub mod list;
+pub mod namespaces;
+pub mod out;
+pub mod run;
+pub mod sessions;
+pub mod source;
+pub mod stat;
+pub mod tally;
+pub mod verify;
+
+pub use findings::{Finding, Report, Severity, Verdict};
+pub use run::{Request, Verb, inspect};
+
+/// Runs every verb over the bytes of a region, payload included, and answers what `verify --payload` found.
+///
+/// Never panics, whatever the bytes. [`Report::lines`] holds the JSON lines of `verify`.
+///
+/// ```
+/// use maru_inspect::{Verdict, inspect_bytes};
+/// let report = inspect_bytes(b"not a region");
+/// assert_eq!(report.verdict, Verdict::Unreadable);
+/// assert!(report.reason.unwrap().contains("need 4096 bytes, have 12"));
+/// ```
+#[must_use]
+pub fn inspect_bytes(bytes: &[u8]) -> Report {
+    let source = source::Bytes::new(bytes);
+    for verb in [Verb::Stat, Verb::Sessions, Verb::Leases, Verb::Namespaces, Verb::Dump(dump::Filter::default())] {
+        for json in [true, false] {
+            let mut sink = out::Out::memory(json);
+            let request = Request { verb: verb.clone(), from_copy: true, ..Request::default() };
+            let _ = inspect(&source, &request, &mut sink);
+        }
+    }
+    let mut lines = out::Out::memory(true);
+    let request = Request { verb: Verb::Verify { payload: true }, ..Request::default() };
+    match inspect(&source, &request, &mut lines) {
+        Ok(mut report) => {
+            report.lines = lines.into_text();
+            report
+        }
+        // Memory takes every line.
+        Err(error) => Report::unreadable(error.to_string()),
+    }
+}
