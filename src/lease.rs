@@ -23,7 +23,7 @@ use crate::directory::Sighting;
 use crate::engine::{Engine, Watched};
 use crate::regime::Regime;
 use crate::step::step;
-use crate::sync::{Ordering, edge, fence};
+use crate::sync::{Ordering, edge};
 use crate::{Release, Why};
 
 /// A protected replica.
@@ -168,7 +168,7 @@ impl<R: Regime> Engine<R> {
         self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
         step!(LeaseFence);
         // ORDERING: SeqCst fence, [lease], as in `protect`: this is a new lease (L5).
-        fence(Ordering::SeqCst);
+        edge!(fence ReaderFence, Ordering::SeqCst);
         let protected = self.tables.slot(held.slot).still(held.word);
         if protected {
             *views += 1;
@@ -238,7 +238,8 @@ impl<R: Regime> Engine<R> {
         for session in 0..geometry.session_count {
             let word = self.tables.session(session).word();
             // L3: `Dead` voids, `Attaching` has not begun, `Free` has nothing. Damage counts as a holder.
-            if matches!(word.state(), Some(SessionState::Free | SessionState::Attaching | SessionState::Dead)) {
+            let void = matches!(word.state(), Some(SessionState::Free | SessionState::Attaching | SessionState::Dead));
+            if void && edge!(SessionDecides) {
                 continue;
             }
             // ORDERING: Relaxed: after the caller's SeqCst fence (L2).

@@ -69,7 +69,7 @@ pub use os::{Backing, BackingError, BackingKind, Partition};
 #[cfg(not(maru_loom))]
 pub use region::{Format, Medium, Mode, OpenOptions, Outcome, Progress, Region, Scope, Stage, Wish};
 #[cfg(not(maru_loom))]
-pub use session::{Lease, Liveness, ReadError, Reader, Reservation, Reserve, Session, View};
+pub use session::{Lease, Liveness, ReadError, Reader, Reservation, Reserve, Session, View, host_tag};
 pub use types::{
     Batch, Commit, LeaseHandle, Limits, NamespaceId, ObjectId, Probe, ReclaimReport, Release, ReserveOptions, Retire,
     Token, Usage, Verify, Why, Writer,

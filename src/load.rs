@@ -10,7 +10,7 @@
 
 use core::ops::ControlFlow;
 
-use maru_layout::object::{ObjectKey, PayloadCrc, Place};
+use maru_layout::object::{Home, ObjectKey, PayloadCrc};
 use maru_layout::table::Counter;
 use maru_layout::word::{LeaseKind, Owner, SlotState};
 
@@ -27,15 +27,15 @@ pub(crate) const PIECE_BYTES: usize = 4096;
 
 impl<R: Regime> Engine<R> {
     /// Where the index looks for a key, and what a record of it looks like.
-    pub(crate) fn place_and_identity(&self, key: &ObjectKey) -> (Place, IdentityWords) {
+    pub(crate) fn place_and_identity(&self, key: &ObjectKey) -> (Home, IdentityWords) {
         let geometry = self.tables.geometry();
-        (key.place(geometry.hash_seed, geometry.bucket_count), identity_words(key, 0))
+        (key.home(geometry.hash_seed, geometry.bucket_count), identity_words(key, 0))
     }
 
     /// The ready replica of an object, or why there is none.
-    pub(crate) fn find_ready(&self, place: &Place, identity: &IdentityWords) -> Result<Sighting, Why> {
+    pub(crate) fn find_ready(&self, home: &Home, identity: &IdentityWords) -> Result<Sighting, Why> {
         let mut answer = Err(Why::Absent);
-        self.scan(place, identity, false, |sighting| match sighting.word.state() {
+        self.scan(*home, identity, false, |sighting| match sighting.word.state() {
             Some(SlotState::Ready) => {
                 answer = Ok(sighting);
                 ControlFlow::Break(())

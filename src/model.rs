@@ -13,7 +13,7 @@ use bytemuck::Zeroable;
 use maru_layout::object::{ObjectKey, PayloadCrc, Place};
 use maru_layout::record::BodyLine;
 use maru_layout::table::SessionEntry;
-use maru_layout::word::{ChoreWord, IndexEntry, LeaseKind, SessionState, SessionWord, SlotState, SlotWord};
+use maru_layout::word::{ChoreWord, IndexEntry, LeaseKind, RowState, SessionState, SessionWord, SlotState, SlotWord};
 
 pub use crate::region::Size;
 
@@ -111,10 +111,29 @@ impl Region {
         Engine::new(self.tables.clone(), me, Box::new(world))
     }
 
+    /// Namespace rows that are registered.
+    #[must_use]
+    pub fn registered(&self) -> usize {
+        let rows = 0..self.tables.geometry().namespace_count;
+        rows.filter(|row| self.tables.row(*row).state() == Some(RowState::Ready)).count()
+    }
+
+    /// Entries of the session table.
+    #[must_use]
+    pub fn sessions(&self) -> u32 {
+        self.tables.geometry().session_count
+    }
+
     /// All slot words.
     #[must_use]
     pub fn words(&self) -> Vec<SlotWord> {
         (0..self.tables.geometry().slot_count).map(|slot| self.tables.slot(slot).word()).collect()
+    }
+
+    /// Word and identity of a slot, read as one: the word, and the number that its [`key`] was made of.
+    #[must_use]
+    pub fn identity(&self, slot: u32) -> Option<(SlotWord, u64)> {
+        self.tables.slot(slot).read_identity().map(|(word, identity)| (word, identity[0]))
     }
 
     /// The word of a session.
@@ -226,6 +245,17 @@ pub enum Reserve {
     Contended,
 }
 
+/// What became of one claim.
+#[derive(Debug, Clone, Copy)]
+pub enum Settle {
+    /// It writes.
+    Won(Claim),
+    /// It gave its slot back: a twin had won, or would not move.
+    Lost,
+    /// A twin, or somebody who thought it dead, took the slot away.
+    Killed,
+}
+
 impl Session {
     /// The index of its entry.
     #[must_use]
@@ -261,6 +291,20 @@ impl Session {
             Err(store::NotGranted::BeingWritten) => Reserve::BeingWritten,
             Err(store::NotGranted::Refused(why)) => Reserve::Refused(why),
             Err(store::NotGranted::Contended) => Reserve::Contended,
+        }
+    }
+
+    /// Goes on from [`Stop::Claiming`] until it is decided who of the twins writes; one round, no second try.
+    #[must_use]
+    pub fn settle(&self, claim: &Claim) -> Settle {
+        let Claim(store::Claim { slot, word, key, place, identity }) = *claim;
+        match self.engine.fill_claim(slot, word, &key, place, identity) {
+            Ok(pending) => match self.engine.settle(pending) {
+                store::Settled::Won(claim) => Settle::Won(Claim(claim)),
+                store::Settled::Lost(_) => Settle::Lost,
+                store::Settled::Killed => Settle::Killed,
+            },
+            Err(_) => Settle::Killed,
         }
     }
 
@@ -303,13 +347,14 @@ impl Session {
         self.engine.find_ready(&place, &identity).map(|_| ())
     }
 
-    /// Finds and protects.
+    /// Finds and protects. Without the look ahead that a batch begins with: it decides nothing.
     ///
     /// # Errors
     /// Why not.
     pub fn acquire(&self, key: &ObjectKey, kind: LeaseKind) -> Result<Lease, Why> {
-        let mut answers = self.engine.acquire_keys(&[*key], kind);
-        answers.remove(0).map(|(held, _)| Lease(held))
+        let (place, identity) = self.engine.place_and_identity(key);
+        let found = self.engine.find_ready(&place, &identity)?;
+        self.engine.protect(&[Some(found)], kind).remove(0).map(Lease)
     }
 
     /// The payload words as they are, without any check: for leases that never lapse.
@@ -352,9 +397,14 @@ impl Session {
     /// Evicts whatever is ready in `slot`; false when it is read, gone or not ready.
     #[must_use]
     pub fn evict(&self, slot: u32, key: &ObjectKey) -> bool {
-        let place = self.engine.place_and_identity(key).0;
+        let place = self.place(key);
         let word = self.engine.tables.slot(slot).word();
         self.engine.evict(IndexEntry::new(slot, word.generation(), place.tag), || true)
+    }
+
+    fn place(&self, key: &ObjectKey) -> Place {
+        let geometry = self.engine.tables.geometry();
+        key.place(geometry.hash_seed, geometry.bucket_count)
     }
 
     /// Recovers the dead and frees what drains.
@@ -396,7 +446,14 @@ impl Session {
         self.engine.check_namespace(id)
     }
 
-    /// Takes the namespace chore, and goes no further.
+    /// Ends the life of a slot that is `Pending`, as a twin does that kills it. False when it is not.
+    #[must_use]
+    pub fn kill(&self, slot: u32) -> bool {
+        let word = self.engine.tables.slot(slot).word();
+        word.is(SlotState::Pending) && self.engine.free_shut(slot, word)
+    }
+
+    /// Takes the namespace chore and begins to add a row, and goes no further.
     ///
     /// # Panics
     /// When it is held.
@@ -405,6 +462,7 @@ impl Session {
         let chore = &self.engine.tables.control().namespace_chore;
         let taken = chore.compare_exchange(ChoreWord::FREE.0, mine.0, Ordering::AcqRel, Ordering::Relaxed);
         assert!(taken.is_ok(), "the chore is free");
+        self.engine.tables.row(0).state.store(RowState::Adding as u64, Ordering::Relaxed);
     }
 
     /// Goes as far with `slot` as `stop` says, by the stores of the protocol, and no further. The slot is free before,
@@ -415,7 +473,7 @@ impl Session {
     pub fn stop_at(&self, stop: Stop, slot: u32, key: &ObjectKey) -> Claim {
         let tables = &self.engine.tables;
         let record = tables.slot(slot);
-        let place = self.engine.place_and_identity(key).0;
+        let place = self.place(key);
         let identity = identity_words(key, LENGTH);
         let mut word = record.word();
         let mut go = |to: SlotWord| {
@@ -444,13 +502,6 @@ impl Session {
         let claim = go(claiming.to(SlotState::Writing, self.engine.me.owner));
         tables.payload(slot).expect("payload").write(0, &u64::MAX.to_le_bytes());
         claim
-    }
-
-    /// Puts an index entry, as a store does.
-    #[must_use]
-    pub fn insert(&self, claim: &Claim) -> bool {
-        let entry = IndexEntry::new(claim.0.slot, claim.0.word.generation(), claim.0.place.tag);
-        self.engine.insert_entry(&claim.0.place, entry).is_ok()
     }
 
     /// The process is gone: its life lock is free. Whatever it held stays as it is.

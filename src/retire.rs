@@ -14,6 +14,8 @@
 use core::ops::ControlFlow;
 use std::collections::HashMap;
 
+#[cfg(not(maru_loom))]
+use maru_layout::object::record_is_sealed;
 use maru_layout::object::{ObjectKey, Place};
 use maru_layout::table::Counter;
 use maru_layout::word::{IndexEntry, Owner, SlotState, SlotWord, short_generation};
@@ -30,9 +32,9 @@ impl<R: Regime> Engine<R> {
     /// Retires the object of `key`.
     pub(crate) fn retire_object(&self, key: &ObjectKey) -> Retire {
         let geometry = self.tables.geometry();
-        let place = key.place(geometry.hash_seed, geometry.bucket_count);
+        let home = key.home(geometry.hash_seed, geometry.bucket_count);
         let mut ready = None;
-        self.scan(&place, &identity_words(key, 0), false, |sighting| {
+        self.scan(home, &identity_words(key, 0), false, |sighting| {
             if sighting.word.is(SlotState::Ready) {
                 ready = Some(sighting);
                 return ControlFlow::Break(());
@@ -40,15 +42,62 @@ impl<R: Regime> Engine<R> {
             ControlFlow::Continue(())
         });
         let Some(sighting) = ready else { return Retire::Gone };
-        let Some(shut) = self.shut(sighting.slot, sighting.word) else { return Retire::Gone };
+        self.retire_ready(sighting.slot, sighting.word)
+    }
+
+    /// Retires the block of a slot whose word is (or was) `ready`.
+    fn retire_ready(&self, slot: u32, ready: SlotWord) -> Retire {
+        let Some(shut) = self.shut(slot, ready) else { return Retire::Gone };
         self.count(Counter::Retired, 1);
-        if !self.leased_by_the_living(sighting.slot, shut.generation()) && self.free_shut(sighting.slot, shut) {
+        if !self.leased_by_the_living(slot, shut.generation()) && self.free_shut(slot, shut) {
             return Retire::Retired;
         }
         step!(RetireDrain);
         // X1: from here on anyone may free it. A failed swap: somebody took the decision from me, to the same end.
-        let _ = self.tables.slot(sighting.slot).swap(shut, shut.to(SlotState::Retiring, Owner::NOBODY));
+        let _ = self.tables.slot(slot).swap(shut, shut.to(SlotState::Retiring, Owner::NOBODY));
         Retire::Draining
+    }
+
+    /// Retires the blocks of a range whose namespace generation has ended (N3 in `namespace.rs`). Nobody can find them
+    /// any more, and whoever ended the generation may have died, or lost the race with their commit.
+    #[cfg(not(maru_loom))]
+    pub(crate) fn retire_ended_in(&self, slots: core::ops::Range<u32>) {
+        // A row that was never invalidated is at generation 1, and so is every block of it: usually there is no work.
+        let rows = self.tables.geometry().namespace_count;
+        if (0..rows).all(|row| self.tables.row(row).generation() <= 1) {
+            return;
+        }
+        let mut digests = HashMap::new();
+        for slot in slots {
+            if let Some(ended) = self.ended_block(slot, &mut digests) {
+                self.retire_ready(slot, ended);
+            }
+        }
+    }
+
+    /// The word of a ready slot whose block belongs to an ended generation. `digests` remembers those of rows.
+    #[cfg(not(maru_loom))]
+    fn ended_block(&self, slot: u32, digests: &mut HashMap<(u32, u64), [u8; 16]>) -> Option<SlotWord> {
+        let record = self.tables.slot(slot);
+        let (word, identity) = record.read_identity()?;
+        let body = record.read_body();
+        let lines = (body.namespace_row < self.tables.geometry().namespace_count)
+            .then(|| self.tables.row(body.namespace_row))
+            .filter(|_| word.is(SlotState::Ready) && body.generation == word.generation())?;
+        // ORDERING: the Acquire load inside comes after the block was read, and generations only grow: a digest of
+        // another generation is one of an earlier generation, never of one that began meanwhile.
+        let generation = lines.generation();
+        let current = match digests.get(&(body.namespace_row, generation)) {
+            Some(digest) => *digest,
+            None => {
+                let digest = crate::namespace::digest_of(&crate::namespace::row_text(lines)?, generation);
+                digests.insert((body.namespace_row, generation), digest);
+                digest
+            }
+        };
+        let identity = Slot::plain_identity(&identity);
+        // A record that is not sealed names no row that could be believed.
+        (identity.namespace != current && record_is_sealed(&identity, &body)).then_some(word)
     }
 
     /// Whether a session that is not proven dead protects the slot; a dead one is recovered, which voids its leases.
@@ -168,6 +217,8 @@ impl<R: Regime> Engine<R> {
     /// Recovers dead sessions and frees every drained slot.
     pub(crate) fn reclaim_all(&self) -> ReclaimReport {
         let (recovered_sessions, recovered_slots) = self.recover_all_dead();
+        #[cfg(not(maru_loom))]
+        self.retire_ended_in(0..self.tables.geometry().slot_count);
         let (freed_slots, draining_slots) = self.free_drained_in(0..self.tables.geometry().slot_count);
         ReclaimReport { freed_slots, draining_slots, recovered_sessions, recovered_slots }
     }

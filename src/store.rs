@@ -31,7 +31,7 @@ use maru_layout::superblock::SlotClass;
 use maru_layout::table::Counter;
 use maru_layout::word::{IndexEntry, Owner, SlotState, SlotWord};
 
-use crate::directory::{BucketBusy, Sighting};
+use crate::directory::Sighting;
 use crate::engine::{Engine, Watched};
 use crate::regime::Regime;
 use crate::slot::{IdentityWords, identity_words, length_of};
@@ -40,13 +40,11 @@ use crate::sync::{Backoff, Ordering, edge, process};
 use crate::{Commit, Why};
 
 /// Rounds of claim and settle before the answer is "contended".
-const ROUNDS: u32 = 8;
+///
+/// In a model two, and one look of patience: what they do once more they do in the same way.
+const ROUNDS: u32 = if cfg!(maru_loom) { 2 } else { 8 };
 /// Looks that a higher twin gives a lower one before it kills it.
-#[cfg(not(maru_loom))]
-const PATIENCE: u32 = 64;
-/// Under the model every look is an explored step; two show waiting and killing.
-#[cfg(maru_loom)]
-const PATIENCE: u32 = 2;
+const PATIENCE: u32 = if cfg!(maru_loom) { 1 } else { 64 };
 /// Slot words looked at before "no space" is said, unless the last whole look is old.
 const SCAN_SLOTS: u32 = 4096;
 /// Age at which a whole look is repeated, milliseconds.
@@ -134,14 +132,20 @@ impl<R: Regime> Engine<R> {
             match self.settle(claim) {
                 Settled::Won(claim) => return Ok(claim),
                 Settled::Lost(lost) => return Err(lost),
-                Settled::Killed => backoff.snooze(),
+                Settled::Killed => {
+                    // A fenced session begins nothing anew; the caller asks again and says so.
+                    if self.check_session().is_err() {
+                        return Err(NotGranted::Contended);
+                    }
+                    backoff.snooze();
+                }
             }
         }
         Err(NotGranted::Contended)
     }
 
     /// Steps 2 and the entry of 3: from `Claiming` to an indexed `Pending`.
-    fn fill_claim(
+    pub(crate) fn fill_claim(
         &self,
         slot: u32,
         claiming: SlotWord,
@@ -161,28 +165,45 @@ impl<R: Regime> Engine<R> {
         let claim = Claim { slot, word: pending, key: *key, place, identity };
         match self.insert_making_room(&claim) {
             Ok(()) => Ok(claim),
-            Err(BucketBusy) => {
+            Err(lost) => {
                 self.give_back(&claim);
-                Err(NotGranted::Refused(Why::BucketBusy))
+                Err(lost)
             }
         }
     }
 
-    /// Inserts the entry, in the place of one unleased ready resident where both buckets are full. The look before the
-    /// claim was the twin scan that must come first: what is evicted is not the object itself. The place changes hands
-    /// before the resident is freed, so that no other store can take it and leave this one refused at a hit's cost.
-    fn insert_making_room(&self, claim: &Claim) -> Result<(), BucketBusy> {
+    /// Inserts the entry, in the place of one unleased ready resident where both buckets are full. The place changes
+    /// hands before the resident is freed, so that no other store can take it and leave this one refused at a hit's cost.
+    fn insert_making_room(&self, claim: &Claim) -> Result<(), NotGranted> {
         if self.insert_entry(&claim.place, claim.entry()).is_ok() {
             return Ok(());
         }
-        let evicted = self.ready_residents(&claim.place).into_iter().any(|(bucket, way, resident)| {
-            self.evict(resident, || self.take_place(&claim.place, bucket, way, resident, claim.entry()))
-        });
-        if evicted { Ok(()) } else { Err(BucketBusy) }
+        let residents = self.ready_residents(&claim.place);
+        // Stored by a twin since the look before the claim: it has won, and is not what makes room for this store.
+        for (_, _, resident) in &residents {
+            if let Some(twin) = self.sight(*resident, &claim.identity)
+                && let Twin::Lost(lost) = self.judge_twin(&claim.place, &twin, &claim.identity, Some(claim.slot), false)
+            {
+                return Err(lost);
+            }
+        }
+        // Fenced, or killed by a twin, while it stood still: nobody's hit pays for a store that is over.
+        let mine = || self.tables.slot(claim.slot).word() == claim.word;
+        for (bucket, way, resident) in residents {
+            if !mine() {
+                // Settling finds out what became of it.
+                return Ok(());
+            }
+            let take = || mine() && self.take_place(&claim.place, bucket, way, resident, claim.entry());
+            if self.evict(resident, take) {
+                return Ok(());
+            }
+        }
+        Err(NotGranted::Refused(Why::BucketBusy))
     }
 
     /// Step 3: from an indexed `Pending` to `Writing`, or out.
-    fn settle(&self, claim: Claim) -> Settled {
+    pub(crate) fn settle(&self, claim: Claim) -> Settled {
         let record = self.tables.slot(claim.slot);
         let backoff = Backoff::new();
         for look in 0..=2 * PATIENCE {
@@ -223,7 +244,7 @@ impl<R: Regime> Engine<R> {
     /// also kills a lower `Pending`.
     fn look_for_twin(&self, place: &Place, identity: &IdentityWords, mine: Option<u32>, impatient: bool) -> Twin {
         let mut verdict = Twin::Nobody;
-        self.scan(place, identity, true, |twin| {
+        self.scan(place.home(), identity, true, |twin| {
             if Some(twin.slot) == mine {
                 return ControlFlow::Continue(());
             }
@@ -375,6 +396,8 @@ impl<R: Regime> Engine<R> {
         let whole = last == 0 || (self.world.now_ms() + 1).saturating_sub(last) > FULL_LOOK_MS;
         if whole {
             self.recover_all_dead();
+            #[cfg(not(maru_loom))]
+            self.retire_ended_in(class.first_slot..class.first_slot + class.slot_count);
             self.free_drained_in(class.first_slot..class.first_slot + class.slot_count);
         }
         let looks = if whole { class.slot_count } else { class.slot_count.min(SCAN_SLOTS) };
@@ -511,7 +534,8 @@ impl<R: Regime> Engine<R> {
     }
 }
 
-enum Settled {
+/// How a claim ended among its twins.
+pub(crate) enum Settled {
     Won(Claim),
     Lost(NotGranted),
     Killed,

@@ -208,14 +208,14 @@ pub mod weak {
         FenceQuarantines,
         /// I2: the mark raised before the entry appears in the second bucket.
         MarkFirst,
-        /// I5: a resident copied to its other bucket before it is removed from this one.
-        CopyFirst,
+        /// I5: the Release of a resident's removal after it was copied to its other bucket.
+        Moved,
         /// N1: the search repeated under the chore.
         SearchAgain,
         /// L3: a session's word decides whether its cells count.
         SessionDecides,
-        /// L3: the cells of the former owner zeroed before the entry goes `Live`.
-        ZeroCells,
+        /// L3: the Release of `Live`, which publishes the zeroed cells of the former owner.
+        Live,
     }
 
     thread_local! {

@@ -9,9 +9,9 @@
 
 use maru_layout::BUCKET_WAYS;
 use maru_layout::table::{Counter, SessionEntry};
-use maru_layout::word::{FormatWord, RowState, SessionWord};
+use maru_layout::word::{FormatWord, RowState, SessionState, SessionWord};
 
-use crate::sync::{AsideU64, AtomicU64, Ordering};
+use crate::sync::{AsideU64, AtomicU64, Ordering, edge};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("a region is little endian, and these views read it in place");
@@ -90,7 +90,8 @@ impl SessionLines {
     pub(crate) fn swap(&self, from: SessionWord, to: SessionWord) -> bool {
         // ORDERING: AcqRel: Release publishes what the mover did before (filled entry, swept slots); Acquire
         // lets the mover rely on what the last mover did. The value is what serialises movers.
-        self.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        let success = edge!(Live if to.is(SessionState::Live), Ordering::AcqRel);
+        self.word.compare_exchange(from.0, to.0, success, Ordering::Acquire).is_ok()
     }
 
     /// A plain copy, for judging the holder.

@@ -42,11 +42,26 @@ impl ObjectKey {
     /// Where the index looks, in a region with this seed and this many buckets.
     #[must_use]
     pub fn place(&self, seed: u64, buckets: u32) -> Place {
-        let hash = xxh3_128_with_seed(&self.to_bytes(), seed);
-        let tag = ((hash >> 64) as u64 & ((1 << TAG_BITS) - 1)) as u16;
-        let first = scale(hash as u64, buckets);
+        let Home { first, tag } = self.home(seed, buckets);
         Place { first, second: other_bucket(first, tag, seed, buckets), tag }
     }
+
+    /// The first of those places: all that a lookup needs as long as the bucket's mark is zero.
+    #[must_use]
+    pub fn home(&self, seed: u64, buckets: u32) -> Home {
+        let hash = xxh3_128_with_seed(&self.to_bytes(), seed);
+        let tag = ((hash >> 64) as u64 & ((1 << TAG_BITS) - 1)) as u16;
+        Home { first: scale(hash as u64, buckets), tag }
+    }
+}
+
+/// The first bucket of a key, and its tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    /// Bucket looked at first.
+    pub first: u32,
+    /// Nine bits of the hash kept in the entry.
+    pub tag: u16,
 }
 
 /// The two buckets of a key, and its tag.
@@ -60,13 +75,22 @@ pub struct Place {
     pub tag: u16,
 }
 
+impl Place {
+    /// Where lookups begin.
+    #[must_use]
+    pub fn home(&self) -> Home {
+        Home { first: self.first, tag: self.tag }
+    }
+}
+
 /// The other bucket of an entry with this tag. Its own inverse, so that whoever removes an entry from a
 /// second bucket finds the first one (whose mark counts it) without knowing the key.
 #[must_use]
 pub fn other_bucket(bucket: u32, tag: u16, seed: u64, buckets: u32) -> u32 {
-    let offset = u64::from(scale(xxh3_64_with_seed(&tag.to_le_bytes(), seed), buckets));
-    let buckets = u64::from(buckets);
-    ((offset + buckets - u64::from(bucket) % buckets) % buckets) as u32
+    // (offset - bucket) modulo the number of buckets, both below it.
+    let offset = scale(xxh3_64_with_seed(&tag.to_le_bytes(), seed), buckets);
+    let bucket = if bucket < buckets { bucket } else { bucket % buckets };
+    if offset >= bucket { offset - bucket } else { offset + (buckets - bucket) }
 }
 
 /// Maps a uniform 64-bit number to `0..n` by multiplication.

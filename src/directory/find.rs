@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 
-use maru_layout::object::Place;
+use maru_layout::object::{Home, other_bucket};
 use maru_layout::table::Counter;
 use maru_layout::word::{IndexEntry, SlotState, SlotWord, short_generation};
 
@@ -28,19 +28,24 @@ impl<R: Regime> Engine<R> {
     #[inline]
     pub(crate) fn scan(
         &self,
-        place: &Place,
+        home: Home,
         wanted: &IdentityWords,
         thorough: bool,
         mut visit: impl FnMut(Sighting) -> ControlFlow<()>,
     ) {
-        let first = self.tables.bucket(place.first);
-        if self.scan_bucket(first, place.tag, wanted, &mut visit).is_break() {
+        let first = self.tables.bucket(home.first);
+        if self.scan_bucket(first, home.tag, wanted, &mut visit).is_break() {
             return;
         }
         // ORDERING: Acquire, and after the Acquire loads of the entries (I3): an entry that left this bucket was
         // first counted here ([mark]: fetch_add before the copy, copy before the removal that we saw).
-        if place.second != place.first && (thorough || first.mark.load(Ordering::Acquire) != 0) {
-            let _ = self.scan_bucket(self.tables.bucket(place.second), place.tag, wanted, &mut visit);
+        if !thorough && first.mark.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let geometry = self.tables.geometry();
+        let second = other_bucket(home.first, home.tag, geometry.hash_seed, geometry.bucket_count);
+        if second != home.first {
+            let _ = self.scan_bucket(self.tables.bucket(second), home.tag, wanted, &mut visit);
         }
     }
 

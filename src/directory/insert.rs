@@ -97,7 +97,7 @@ impl<R: Regime> Engine<R> {
             step!(IndexRemove);
             // ORDERING: AcqRel: the copy above happens before the removal, so a reader that misses it here has the
             // raised mark and the copy. If somebody removed it meanwhile, the copy is stale and goes in time.
-            let _ = cell.compare_exchange(resident.0, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = cell.compare_exchange(resident.0, 0, edge!(Moved, Ordering::AcqRel), Ordering::Relaxed);
             return true;
         }
         false

@@ -26,4 +26,3 @@ mod insert;
 mod prefix;
 
 pub(crate) use find::Sighting;
-pub(crate) use insert::BucketBusy;

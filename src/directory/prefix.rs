@@ -4,7 +4,7 @@
 //! so all buckets are asked for first, then all identity lines, and only then is anything compared. The cost is
 //! what the memory can have under way, not the sum of the misses.
 
-use maru_layout::object::{ObjectKey, Place};
+use maru_layout::object::{Home, ObjectKey};
 use maru_layout::word::IndexEntry;
 
 use crate::Why;
@@ -70,23 +70,23 @@ impl<R: Regime> Engine<R> {
         count: usize,
         mut visit: impl FnMut(Result<Sighting, Why>) -> bool,
     ) {
-        let mut wanted: [(Place, IdentityWords); WINDOW] = [(Place { first: 0, second: 0, tag: 0 }, [0; 7]); WINDOW];
+        let mut wanted: [(Home, IdentityWords); WINDOW] = [(Home { first: 0, tag: 0 }, [0; 7]); WINDOW];
         for (wanted, key) in wanted.iter_mut().zip(keys) {
             *wanted = self.place_and_identity(&key);
             self.tables.prefetch_bucket(wanted.0.first);
         }
         let wanted = &wanted[..count];
-        for (place, _) in wanted {
-            for cell in &self.tables.bucket(place.first).entries {
+        for (home, _) in wanted {
+            for cell in &self.tables.bucket(home.first).entries {
                 // ORDERING: Relaxed: only decides what to fetch; the look below loads again.
                 let entry = IndexEntry(cell.load(Ordering::Relaxed));
-                if !entry.is_empty() && entry.tag() == place.tag {
+                if !entry.is_empty() && entry.tag() == home.tag {
                     self.tables.prefetch_slot(entry.slot());
                 }
             }
         }
-        for (place, identity) in wanted {
-            if !visit(self.find_ready(place, identity)) {
+        for (home, identity) in wanted {
+            if !visit(self.find_ready(home, identity)) {
                 return;
             }
         }

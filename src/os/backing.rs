@@ -349,8 +349,9 @@ impl BackingFile {
     pub fn size_now(&self) -> Result<u64, BackingError> {
         match &self.sysfs {
             Some(folder) => device_number(&self.shown_path(), &folder.join("size")),
-            None => match self.file.metadata() {
-                Ok(metadata) => Ok(metadata.size()),
+            // fstat, not the library's statx: asked once a batch, and a third of the price.
+            None => match nix::sys::stat::fstat(&self.file) {
+                Ok(found) => Ok(u64::try_from(found.st_size).unwrap_or(0)),
                 Err(error) => Err(BackingError::io("stat", &self.shown_path(), error)),
             },
         }

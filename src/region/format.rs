@@ -415,6 +415,13 @@ fn is_complete(backing: &BackingFile, at: u64, superblock: &Superblock) -> Resul
     Ok(word == FormatWord::ready(&superblock.region_id).0)
 }
 
+/// Refuses a partition in which, or over which, another region of the same backing lies.
+pub(super) fn refuse_regions_in(backing: &BackingFile, partition: Partition, here: &str) -> Result<(), OpenError> {
+    let rest = backing.size_now()?.saturating_sub(partition.offset);
+    let length = partition.length.map_or(rest, |length| length.min(rest));
+    refuse_overlap(backing, partition.offset, length, PAGE_BYTES, here)
+}
+
 /// Refuses a partition that would lie over a part of another region of the same backing. Regions start at multiples of
 /// the alignment, so that is where to look.
 fn refuse_overlap(backing: &BackingFile, offset: u64, length: u64, align: u64, here: &str) -> Result<(), OpenError> {
@@ -422,27 +429,21 @@ fn refuse_overlap(backing: &BackingFile, offset: u64, length: u64, align: u64, h
     let step = align.max(backing.align_bytes());
     let mut at = 0;
     while at < offset + length && at + 2 * PAGE_BYTES <= size {
-        let other = if at == offset { Superblock::zeroed() } else { read_page(backing, at)? };
-        if other.magic == maru_layout::MAGIC
+        let other = read_page(backing, at)?;
+        let complete = other.magic == maru_layout::MAGIC
             && other.check(size - at, false).is_ok()
-            && is_complete(backing, at, &other)?
-        {
-            if at + other.length_bytes > offset {
-                return Err(OpenError::Overlap {
-                    place: here.to_owned(),
-                    offset,
-                    length,
-                    other_offset: at,
-                    other_length: other.length_bytes,
-                });
-            }
-            at += other.length_bytes / step * step;
-            if !other.length_bytes.is_multiple_of(step) {
-                at += step;
-            }
-        } else {
-            at += step;
+            && is_complete(backing, at, &other)?;
+        // What lies exactly at `offset` is what is to be formatted anew; what it holds is not looked at.
+        if complete && at != offset && at + other.length_bytes > offset {
+            return Err(OpenError::Overlap {
+                place: here.to_owned(),
+                offset,
+                length,
+                other_offset: at,
+                other_length: other.length_bytes,
+            });
         }
+        at += if complete { other.length_bytes.next_multiple_of(step) } else { step };
     }
     Ok(())
 }

@@ -151,7 +151,11 @@ impl Region {
                     Look::Foreign(_) | Look::Blank if options.format == Format::Never => {
                         return Self::attach(backing, &mut options, Outcome::Attached);
                     }
-                    Look::Foreign(found) => return Err(OpenError::NotBlank { place: here, found }),
+                    Look::Foreign(found) => {
+                        // Where the bytes are another region's, that is the better answer.
+                        format::refuse_regions_in(&backing, options.partition, &here)?;
+                        return Err(OpenError::NotBlank { place: here, found });
+                    }
                     Look::Blank => format::fill_blank(&mut options, backing)?,
                     Look::Unfinished(word) => {
                         let taken =
@@ -412,10 +416,9 @@ pub(super) fn look(backing: &BackingFile, partition: Partition) -> Result<Look, 
         // Too short for any region: blank if there is not a byte, otherwise something is there.
         return Ok(if size <= offset { Look::Blank } else { Look::Foreign(format!("{} bytes", size - offset)) });
     }
+    let word = read_format_word(backing, offset)?;
     let superblock = read_page(backing, offset)?;
-    let control = read_page_bytes(backing, offset + PAGE_BYTES)?;
-    let word = FormatWord(u64::from_le_bytes(control[..8].try_into().expect("eight bytes")));
-    Ok(match (superblock.magic, word.state()) {
+    let found = match (superblock.magic, word.state()) {
         (maru_layout::MAGIC, Some(FormatState::Replaced)) => Look::Replaced,
         (maru_layout::MAGIC, Some(FormatState::Ready)) => Look::Ready,
         (_, Some(FormatState::Formatting)) => Look::Unfinished(word),
@@ -425,7 +428,18 @@ pub(super) fn look(backing: &BackingFile, partition: Partition) -> Result<Look, 
             Some(at) => Look::Foreign(format!("zero at first, but not at byte {at}")),
         },
         (magic, _) => Look::Foreign(format!("first bytes {magic:02x?}")),
-    })
+    };
+    // A formatter may have come in between: its claim is there before any other byte of its, and its "ready" after all of
+    // them. So what was read under one and the same word belongs together; the word moves only a few times.
+    if read_format_word(backing, offset)? != word {
+        return look(backing, partition);
+    }
+    Ok(found)
+}
+
+fn read_format_word(backing: &BackingFile, offset: u64) -> Result<FormatWord, OpenError> {
+    let control = read_page_bytes(backing, offset + PAGE_BYTES)?;
+    Ok(FormatWord(u64::from_le_bytes(control[..8].try_into().expect("eight bytes"))))
 }
 
 /// Where the first byte lies that is not zero, among the first 64 KiB and pages spread over the rest: other formats

@@ -37,7 +37,7 @@ pub enum Liveness {
 ///
 /// # Errors
 /// The lock file cannot be looked at.
-pub(crate) fn host_tag(host: &HostIdentity, locks: &BackingFile) -> Result<u32, BackingError> {
+pub fn host_tag(host: &HostIdentity, locks: &BackingFile) -> Result<u32, BackingError> {
     let inode = locks.file().metadata().map_err(|source| BackingError::Io {
         action: "look at the lock file",
         path: locks.shown_path(),

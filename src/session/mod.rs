@@ -25,7 +25,7 @@ use maru_layout::table::{Counter, Operation, RecordOutcome, Role, SessionEntry};
 use maru_layout::word::{FormatWord, LeaseKind, SlotState, SlotWord};
 
 pub use self::lease::{Lease, View};
-pub use self::liveness::Liveness;
+pub use self::liveness::{Liveness, host_tag};
 pub use self::reader::{ReadError, Reader};
 pub use self::reservation::{Reservation, Reserve};
 
@@ -161,7 +161,10 @@ impl Session {
     /// Refuses calls that cannot be tried: another process, a lost or replaced region, a fenced session.
     fn check(&self) -> Result<(), CallError> {
         check_region(&self.inner)?;
-        on!(self.dispatch, e => e.check_session())
+        let session = on!(self.dispatch, e => e.check_session());
+        // A session word that faulted away reads as zero, which is nobody's.
+        not_lost(&self.inner)?;
+        session
     }
 
     /// Additionally looks at the file, once a batch: a backing that was cut is told before bytes are touched.
@@ -339,7 +342,9 @@ impl Session {
     }
 
     fn probe_checked(&self, object: &ObjectId) -> Result<Probe, CallError> {
-        probe(&self.dispatch, object)
+        let answer = probe(&self.dispatch, object);
+        not_lost(&self.inner)?;
+        answer
     }
 
     /// How many leading objects are ready now: what a scheduler asks for a whole request. All lines are under way at
@@ -349,7 +354,9 @@ impl Session {
     /// The call cannot be tried.
     pub fn probe_prefix(&self, objects: &[ObjectId]) -> Result<usize, CallError> {
         self.check()?;
-        probe_prefix(&self.dispatch, objects)
+        let answer = probe_prefix(&self.dispatch, objects);
+        not_lost(&self.inner)?;
+        answer
     }
 
     /// Protects each object that is ready; answers keep the order. A lost race is a miss, never an error.
@@ -496,7 +503,9 @@ impl Session {
     /// The call cannot be tried.
     pub fn usage(&self) -> Result<Usage, CallError> {
         check_region(&self.inner)?;
-        Ok(crate::region::usage(&self.inner.tables))
+        let usage = crate::region::usage(&self.inner.tables);
+        not_lost(&self.inner)?;
+        Ok(usage)
     }
 
     /// What this entry has counted, by its owners so far. Nothing in a forked child, where nothing is mapped.
@@ -598,15 +607,20 @@ pub(crate) fn check_region(inner: &Inner) -> Result<(), CallError> {
     if inner.tag.is_foreign() {
         return Err(CallError::ForeignProcess);
     }
-    if inner.tables.mapping().is_lost() {
-        return Err(CallError::Lost);
-    }
     let replaced = inner.replaced.load(process::Ordering::Relaxed)
         || inner.tables.control().format() != FormatWord::ready(&inner.geometry().region_id);
+    // After the look: a format word that faulted away reads as zero, and is not another region's.
+    not_lost(inner)?;
     if replaced {
         return Err(CallError::Replaced);
     }
     Ok(())
+}
+
+/// Refuses what was read from memory that has faulted away: zeros that nobody stored. Asked after reading, because the
+/// read itself may be what finds out.
+pub(crate) fn not_lost(inner: &Inner) -> Result<(), CallError> {
+    if inner.tables.mapping().is_lost() { Err(CallError::Lost) } else { Ok(()) }
 }
 
 /// Whether the backing still has the bytes that are mapped. Files only: a device does not shrink.

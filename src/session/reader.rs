@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{CallError, Dispatch, check_region, check_size, on};
+use super::{CallError, Dispatch, check_region, check_size, not_lost, on};
 use crate::engine::{Me, World};
 use crate::lease::Held;
 use crate::namespace::Namespace;
@@ -62,7 +62,9 @@ impl Reader {
     /// The call cannot be tried.
     pub fn probe(&self, object: &ObjectId) -> Result<Probe, CallError> {
         check_region(&self.inner)?;
-        super::probe(&self.dispatch, object)
+        let answer = super::probe(&self.dispatch, object);
+        not_lost(&self.inner)?;
+        answer
     }
 
     /// How many leading objects are ready now.
@@ -71,7 +73,9 @@ impl Reader {
     /// The call cannot be tried.
     pub fn probe_prefix(&self, objects: &[ObjectId]) -> Result<usize, CallError> {
         check_region(&self.inner)?;
-        super::probe_prefix(&self.dispatch, objects)
+        let answer = super::probe_prefix(&self.dispatch, objects);
+        not_lost(&self.inner)?;
+        answer
     }
 
     /// Copies a block out, verified, without protecting it: a block that is replaced meanwhile answers "expired".
@@ -107,6 +111,8 @@ impl Reader {
     /// The call cannot be tried.
     pub fn usage(&self) -> Result<Usage, CallError> {
         check_region(&self.inner)?;
-        Ok(crate::region::usage(&self.inner.tables))
+        let usage = crate::region::usage(&self.inner.tables);
+        not_lost(&self.inner)?;
+        Ok(usage)
     }
 }

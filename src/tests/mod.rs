@@ -1,6 +1,7 @@
 //! Tests of the library through its public calls, several sessions in one process. What needs several processes
 //! is in `tools/shell/tests`; what needs every interleaving is in `loom-tests`.
 
+mod cases;
 mod faults;
 mod store_and_load;
 

@@ -92,3 +92,32 @@ fn pieces_in_any_order_make_the_same_block() {
     assert_eq!(session.resolve(&token).expect("resolve"), Commit::GenerationGone);
     assert_eq!(region.usage().allocated_bytes, 0);
 }
+
+#[test]
+fn blocks_of_an_ended_namespace_become_space_again() {
+    let scratch = Scratch::new();
+    let region = scratch.region(Wish::of_slots(1 << 20, 4096));
+    let session = region.session("a", Role::Worker).expect("attach");
+    let [old, other] = ["old", "other"].map(|tag| session.namespace(&namespace(tag)).expect("namespace"));
+    let slots = u64::from(region.geometry().slot_count);
+    assert_eq!(store(&session, &object(other, 0), &payload(0, 100)), "stored");
+    for number in 1..slots {
+        assert_eq!(store(&session, &object(old, number), &payload(number, 100)), "stored");
+    }
+    assert_eq!(store(&session, &object(other, slots), &payload(slots, 100)), "no_space");
+    let leases = session.acquire(&[object(old, 1)], Batch::Each).expect("acquire");
+    let handle = leases.into_iter().next().expect("one").expect("hit").into_handle();
+    assert!(session.invalidate(old).expect("invalidate"));
+    // Nobody has the old id to retire them by: whoever needs the space does.
+    let report = session.reclaim().expect("reclaim");
+    assert_eq!((report.freed_slots, report.draining_slots), (0, 1), "one is being read");
+    assert_eq!(region.usage().slots[0], slots as u32 - 2);
+    assert!(session.probe(&object(other, 0)).expect("probe").is_hit());
+    assert_eq!(session.release(handle).expect("release"), Release::Released);
+    let new = session.namespace(&namespace("old")).expect("namespace");
+    for number in 1..slots {
+        assert_eq!(store(&session, &object(new, number), &payload(number, 100)), "stored", "{number}");
+    }
+    assert!(session.probe(&object(other, 0)).expect("probe").is_hit());
+    assert!(session.probe(&object(new, 1)).expect("probe").is_hit());
+}

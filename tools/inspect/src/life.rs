@@ -3,12 +3,12 @@
 //! The kernel's answer, asked the way the library asks: is the life lock on the entry's byte held? Asking takes no lock.
 //! It says something about holders on this host only; for any other the answer is "unknown".
 
+use maru::BackingKind;
 use maru::os::identity::HostIdentity;
 use maru::os::lock::{Held, LockAsker};
 use maru_layout::superblock::Hosts;
 use maru_layout::word::{SessionState, SessionWord};
 use serde::Serialize;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::image::Image;
 use crate::source::ReadError;
@@ -42,16 +42,8 @@ pub struct Lives {
     asker: Option<LockAsker>,
     base: u64,
     hosts: Hosts,
+    device: bool,
     my_tag: Option<u32>,
-}
-
-/// The 28 bits by which session words call a boot of a host (the format's section 9).
-#[must_use]
-pub fn host_tag(host: &HostIdentity) -> u32 {
-    let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&host.host_id);
-    bytes[16..].copy_from_slice(&host.boot_id);
-    ((xxh3_64(&bytes) >> 36) as u32).max(1)
 }
 
 impl Lives {
@@ -63,7 +55,8 @@ impl Lives {
             asker: source.backing().and_then(|backing| LockAsker::new(backing).ok()),
             base: source.offset_bytes(),
             hosts: image.geometry().hosts,
-            my_tag: HostIdentity::current().ok().map(|host| host_tag(&host)),
+            device: source.backing().is_some_and(|backing| backing.kind() == BackingKind::DeviceDax),
+            my_tag: source.backing().and_then(|backing| maru::host_tag(&HostIdentity::current().ok()?, backing).ok()),
         }
     }
 
@@ -85,7 +78,7 @@ impl Lives {
             Some(SessionState::Dead) => return Some(Life::Dead),
             _ => {}
         }
-        if self.hosts != Hosts::One && Some(word.host_tag()) != self.my_tag {
+        if (self.hosts != Hosts::One || self.device) && Some(word.host_tag()) != self.my_tag {
             return Some(Life::Unknown);
         }
         Some(self.byte(index.into()))

@@ -1,2 +1,5 @@
-//! placeholder
-fn main() {}
+//! See the library of this package.
+
+fn main() -> anyhow::Result<()> {
+    maru_shell::run()
+}
