@@ -258,6 +258,12 @@ impl Region {
         Reader::new(&self.inner)
     }
 
+    /// What the handle shares with its sessions; for tests that look under the façade.
+    #[cfg(test)]
+    pub(crate) fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
     /// Whether this call made the region or found it.
     #[must_use]
     pub fn outcome(&self) -> Outcome {

@@ -3,6 +3,7 @@
 
 mod cases;
 mod faults;
+mod guard;
 mod store_and_load;
 
 use std::path::PathBuf;
