@@ -59,20 +59,22 @@ impl<R: Regime> Engine<R> {
     }
 
     /// Retires the blocks of a range whose namespace generation has ended (N3 in `namespace.rs`). Nobody can find them
-    /// any more, and whoever ended the generation may have died, or lost the race with their commit.
+    /// any more, and whoever ended the generation may have died, or lost the race with their commit. Returns how many
+    /// slots are free by it; the others drain.
     #[cfg(not(maru_loom))]
-    pub(crate) fn retire_ended_in(&self, slots: core::ops::Range<u32>) {
+    pub(crate) fn retire_ended_in(&self, slots: core::ops::Range<u32>) -> u32 {
         // A row that was never invalidated is at generation 1, and so is every block of it: usually there is no work.
         let rows = self.tables.geometry().namespace_count;
         if (0..rows).all(|row| self.tables.row(row).generation() <= 1) {
-            return;
+            return 0;
         }
-        let mut digests = HashMap::new();
+        let (mut freed, mut digests) = (0, HashMap::new());
         for slot in slots {
             if let Some(ended) = self.ended_block(slot, &mut digests) {
-                self.retire_ready(slot, ended);
+                freed += u32::from(self.retire_ready(slot, ended) == Retire::Retired);
             }
         }
+        freed
     }
 
     /// The word of a ready slot whose block belongs to an ended generation. `digests` remembers those of rows.
@@ -214,12 +216,16 @@ impl<R: Regime> Engine<R> {
         (freed, read)
     }
 
-    /// Recovers dead sessions and frees every drained slot.
+    /// Recovers dead sessions, and frees every drained slot and those of ended namespaces.
     pub(crate) fn reclaim_all(&self) -> ReclaimReport {
+        let slots = 0..self.tables.geometry().slot_count;
         let (recovered_sessions, recovered_slots) = self.recover_all_dead();
         #[cfg(not(maru_loom))]
-        self.retire_ended_in(0..self.tables.geometry().slot_count);
-        let (freed_slots, draining_slots) = self.free_drained_in(0..self.tables.geometry().slot_count);
-        ReclaimReport { freed_slots, draining_slots, recovered_sessions, recovered_slots }
+        let ended = self.retire_ended_in(slots.clone());
+        // A model's blocks carry no namespace row.
+        #[cfg(maru_loom)]
+        let ended = 0;
+        let (drained, draining_slots) = self.free_drained_in(slots);
+        ReclaimReport { freed_slots: ended + drained, draining_slots, recovered_sessions, recovered_slots }
     }
 }

@@ -372,7 +372,7 @@ pub enum Verify {
 /// What [`crate::Session::reclaim`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReclaimReport {
-    /// Draining slots freed.
+    /// Slots freed: drained ones, and those of namespaces whose generation has ended.
     pub freed_slots: u32,
     /// Draining slots still leased.
     pub draining_slots: u32,

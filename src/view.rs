@@ -9,7 +9,7 @@
 
 use maru_layout::BUCKET_WAYS;
 use maru_layout::table::{Counter, SessionEntry};
-use maru_layout::word::{FormatWord, RowState, SessionState, SessionWord};
+use maru_layout::word::{FormatWord, RowState, SessionWord};
 
 use crate::sync::{AsideU64, AtomicU64, Ordering, edge};
 
@@ -90,7 +90,7 @@ impl SessionLines {
     pub(crate) fn swap(&self, from: SessionWord, to: SessionWord) -> bool {
         // ORDERING: AcqRel: Release publishes what the mover did before (filled entry, swept slots); Acquire
         // lets the mover rely on what the last mover did. The value is what serialises movers.
-        let success = edge!(Live if to.is(SessionState::Live), Ordering::AcqRel);
+        let success = edge!(Live if to.is(maru_layout::word::SessionState::Live), Ordering::AcqRel);
         self.word.compare_exchange(from.0, to.0, success, Ordering::Acquire).is_ok()
     }
 

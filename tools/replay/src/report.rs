@@ -154,7 +154,7 @@ pub(crate) fn table(plan: &Plan, region: &Region, replayed: &Replayed, rival: Op
         );
     }
     let _ = writeln!(text, "\nThe region ({}) is still there. Next:", hex(region.id()));
-    let _ = writeln!(text, "maru-inspect stat {}", quoted(&plan.region.display().to_string()));
+    let _ = writeln!(text, "{} stat {}", quoted(&inspector()), quoted(&plan.region.display().to_string()));
     text
 }
 
@@ -208,4 +208,15 @@ mod tests {
         assert_eq!(quoted("/tmp/a b's"), r"'/tmp/a b'\''s'");
         assert_eq!(listed(&[(0, "x"), (2, "y")], "1 z"), "1 z; 2 y");
     }
+}
+
+/// How to call `maru-inspect` from here: the one beside this program, by its path from the working directory where there
+/// is one, or by its name where it is not beside us.
+fn inspector() -> String {
+    let name = "maru-inspect";
+    let beside = std::env::current_exe().ok().map(|me| me.with_file_name(name)).filter(|path| path.exists());
+    let Some(beside) = beside else { return name.to_owned() };
+    let here = std::env::current_dir().ok();
+    let short = here.as_deref().and_then(|here| beside.strip_prefix(here).ok()).unwrap_or(&beside);
+    short.display().to_string()
 }
