@@ -191,6 +191,17 @@ fn quoted(path: &str) -> String {
     if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
+/// How to call `maru-inspect` from here: the one beside this program, by its path from the working directory where there
+/// is one, or by its name where it is not beside us.
+fn inspector() -> String {
+    let name = "maru-inspect";
+    let beside = std::env::current_exe().ok().map(|me| me.with_file_name(name)).filter(|path| path.exists());
+    let Some(beside) = beside else { return name.to_owned() };
+    let here = std::env::current_dir().ok();
+    let short = here.as_deref().and_then(|here| beside.strip_prefix(here).ok()).unwrap_or(&beside);
+    short.display().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,15 +219,4 @@ mod tests {
         assert_eq!(quoted("/tmp/a b's"), r"'/tmp/a b'\''s'");
         assert_eq!(listed(&[(0, "x"), (2, "y")], "1 z"), "1 z; 2 y");
     }
-}
-
-/// How to call `maru-inspect` from here: the one beside this program, by its path from the working directory where there
-/// is one, or by its name where it is not beside us.
-fn inspector() -> String {
-    let name = "maru-inspect";
-    let beside = std::env::current_exe().ok().map(|me| me.with_file_name(name)).filter(|path| path.exists());
-    let Some(beside) = beside else { return name.to_owned() };
-    let here = std::env::current_dir().ok();
-    let short = here.as_deref().and_then(|here| beside.strip_prefix(here).ok()).unwrap_or(&beside);
-    short.display().to_string()
 }
