@@ -3,7 +3,9 @@
 //! One bench file answers one question. Ours and the peers run in the same process and the same run, because absolute
 //! numbers on a shared machine mean little; `README.md` says how to read them.
 
-use maru::{Format, Namespace, NamespaceId, ObjectId, OpenOptions, Region, Reserve, ReserveOptions, Role, Session, Wish};
+use maru::{
+    Format, Namespace, NamespaceId, ObjectId, OpenOptions, Region, Reserve, ReserveOptions, Role, Session, Wish,
+};
 
 /// A region in memory, full of small blocks.
 pub struct Filled {

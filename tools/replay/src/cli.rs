@@ -99,7 +99,7 @@ pub(crate) struct Cli {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Where the picture goes [default: <region>.svg]
+    /// Where the picture goes [default: REGION.svg]
     #[arg(long, value_name = "FILE")]
     pub(crate) picture: Option<PathBuf>,
 
