@@ -1049,6 +1049,7 @@ impl World {
             }
             if self.ended(slot) {
                 self.retire_ended(slot);
+                freed += u32::from(matches!(self.slots[slot], Slot::Free));
             }
             draining += u32::from(matches!(self.slots[slot], Slot::Retiring(_)));
         }
