@@ -219,9 +219,9 @@ impl<R: Regime> Engine<R> {
             let shut = match word.state() {
                 // Its call cannot revert it any more, and whoever needs the space frees it.
                 Some(SlotState::Retiring) => word.to(SlotState::Retiring, Owner::NOBODY),
-                Some(SlotState::Writing) if edge!(FenceQuarantines) => word.to(SlotState::Quarantined, owner),
+                Some(SlotState::Writing) if edge!(Quarantine) => word.to(SlotState::Quarantined, owner),
                 // Nothing is written there yet, not even by a device.
-                Some(SlotState::Claiming | SlotState::Pending) if edge!(FenceQuarantines) => {
+                Some(SlotState::Claiming | SlotState::Pending) if edge!(Quarantine) => {
                     word.to(SlotState::Quarantined, owner).with_device_writer(false)
                 }
                 Some(SlotState::Claiming | SlotState::Pending | SlotState::Writing) => word.freed(),

@@ -245,7 +245,7 @@ impl<R: Regime> Engine<R> {
     fn look_for_twin(&self, place: &Place, identity: &IdentityWords, mine: Option<u32>, impatient: bool) -> Twin {
         let mut verdict = Twin::Nobody;
         self.scan(place.home(), identity, true, |twin| {
-            if Some(twin.slot) == mine {
+            if Some(twin.slot) == mine || !edge!(TwinScan) {
                 return ControlFlow::Continue(());
             }
             match self.judge_twin(place, &twin, identity, mine, impatient) {
@@ -325,7 +325,8 @@ impl<R: Regime> Engine<R> {
         }
         step!(StoreQuarantine);
         let quarantined = twin.word.to(SlotState::Quarantined, twin.word.owner());
-        let done = self.tables.slot(twin.slot).swap(twin.word, quarantined).is_ok();
+        let shut = if edge!(Quarantine) { quarantined } else { twin.word.freed() };
+        let done = self.tables.slot(twin.slot).swap(twin.word, shut).is_ok();
         if done {
             self.count(Counter::Quarantined, 1);
         }

@@ -192,6 +192,8 @@ pub mod weak {
         Publish,
         /// \[twin]: the SeqCst fence between my entry and my scan.
         TwinFence,
+        /// W1: the scan for twins.
+        TwinScan,
         /// \[lease], reader: the SeqCst fence between cell and second look.
         ReaderFence,
         /// \[lease], retirer: the SeqCst fence between shutting and scanning.
@@ -204,8 +206,8 @@ pub mod weak {
         StillDead,
         /// D4: the session word read before the proof is asked for.
         WordBeforeProof,
-        /// D3: a fence quarantines and does not free.
-        FenceQuarantines,
+        /// D3, W4: what somebody not proven gone may write to is quarantined and not freed.
+        Quarantine,
         /// I2: the mark raised before the entry appears in the second bucket.
         MarkFirst,
         /// I5: the Release of a resident's removal after it was copied to its other bucket.

@@ -1,9 +1,9 @@
 //! What every model of this crate is made of: a name, a bound, the threads, and the outcomes it must have reached.
 //!
 //! A model that passes because nothing was explored looks exactly like one that passes because all is well. So each
-//! one says which outcomes it reached ([`Seen::reached`]), and [`Model::holds`] compares them with the ones that must
+//! one says which outcomes it reached (`Seen::reached`), and `Model::holds` compares them with the ones that must
 //! be possible; and each has twins that take one ordering, fence or second look away and have to break a claim
-//! ([`Model::fails_without`]), at the same bound.
+//! (`Model::fails_without`), at the same bound.
 //!
 //! Built without `--cfg maru_loom`, this crate is empty. `README.md` is the index of the models.
 
@@ -127,7 +127,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A twin's panic is its success; only [`Model::holds`] and [`Model::fails_without`] say what came of it.
+/// A twin's panic is its success; only `Model::holds` and `Model::fails_without` say what came of it.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -169,7 +169,19 @@ pub fn both<A: 'static, B: 'static>(
     }
 }
 
-/// A spawned role's result.
-pub fn joined<T>(thread: loom::thread::JoinHandle<T>) -> T {
+/// What one of several threads does.
+pub type Role<T> = Box<dyn FnOnce() -> T>;
+
+/// Runs the roles at the same time, the one at `here` on the model's own thread; their results in their order.
+pub fn all<T: 'static>(here: usize, mut roles: Vec<Role<T>>) -> Vec<T> {
+    let mine = roles.remove(here);
+    let spawned: Vec<_> = roles.into_iter().map(loom::thread::spawn).collect();
+    let mine = mine();
+    let mut answers: Vec<T> = spawned.into_iter().map(joined).collect();
+    answers.insert(here, mine);
+    answers
+}
+
+fn joined<T>(thread: loom::thread::JoinHandle<T>) -> T {
     thread.join().expect("a thread of a model ends, or the whole execution does")
 }
