@@ -13,4 +13,4 @@ export CARGO_TARGET_DIR=target/loom
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 
 cargo clippy -p maru -p maru-loom-tests --all-targets --quiet -- -D warnings
-cargo test -p maru-loom-tests --release --quiet "$@" -- --nocapture --test-threads=2
+cargo test -p maru-loom-tests --release "$@" -- --nocapture --test-threads=2
