@@ -413,14 +413,28 @@ pub(super) enum Look {
     Foreign(String),
 }
 
-/// Looks at magic and format word.
+/// Looks at magic and format word, until both belong together.
 pub(super) fn look(backing: &BackingFile, partition: Partition) -> Result<Look, OpenError> {
+    for _ in 0..LOOKS {
+        if let Some(found) = look_once(backing, partition)? {
+            return Ok(found);
+        }
+    }
+    // A word that never stands still is nobody's formatting, but the caller's deadline is the right answer to it.
+    Ok(Look::Unfinished(read_format_word(backing, partition.offset)?))
+}
+
+/// How often a format word may move under a look: an honest one moves a few times.
+const LOOKS: u32 = 64;
+
+/// One look; `None` when the format word moved meanwhile.
+fn look_once(backing: &BackingFile, partition: Partition) -> Result<Option<Look>, OpenError> {
     let offset = partition.offset;
     let whole = backing.size_now()?;
     let size = partition.length.and_then(|length| offset.checked_add(length)).map_or(whole, |end| end.min(whole));
     if size.saturating_sub(offset) < 2 * PAGE_BYTES {
         // Too short for any region: blank if there is not a byte, otherwise something is there.
-        return Ok(if size <= offset { Look::Blank } else { Look::Foreign(format!("{} bytes", size - offset)) });
+        return Ok(Some(if size <= offset { Look::Blank } else { Look::Foreign(format!("{} bytes", size - offset)) }));
     }
     let word = read_format_word(backing, offset)?;
     let superblock = read_page(backing, offset)?;
@@ -437,10 +451,7 @@ pub(super) fn look(backing: &BackingFile, partition: Partition) -> Result<Look, 
     };
     // A formatter may have come in between: its claim is there before any other byte of its, and its "ready" after all of
     // them. So what was read under one and the same word belongs together; the word moves only a few times.
-    if read_format_word(backing, offset)? != word {
-        return look(backing, partition);
-    }
-    Ok(found)
+    Ok((read_format_word(backing, offset)? == word).then_some(found))
 }
 
 fn read_format_word(backing: &BackingFile, offset: u64) -> Result<FormatWord, OpenError> {
