@@ -15,6 +15,16 @@ assert run["hits"] > 0 and run["references"] > run["hits"] and run["stores"] > 0
 assert run["workers"] == 2 and run["region_id"], run
 P
 target/release/maru-inspect verify --payload "$region"
+# The second reader, on a region that the library wrote.
+python3 - "$(target/release/maru-inspect verify --json "$region" | tail -n 1)" \
+  "$(python3 layout/reader/maru_reader.py --summary "$region")" <<'P'
+import json, sys
+ours, theirs = map(json.loads, sys.argv[1:])
+assert theirs["exit"] == 0 and not any(theirs["damage"].values()), theirs
+assert ours["region_id"] == theirs["region"] and ours["capacity_slots"] == theirs["slot_count"], (ours, theirs)
+assert all(theirs["states"][state] == count for state, count in ours["slots"].items()), (ours, theirs)
+print("both readers agree:", theirs["states"])
+P
 
 traces=${MARU_TRACES:-../shared/traces}
 if [ ! -f "$traces/conversation_trace.jsonl" ]; then
