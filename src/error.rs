@@ -332,3 +332,18 @@ pub struct StillHeld {
     /// Reservations neither committed nor aborted.
     pub reservations: u32,
 }
+
+/// Why nothing was recovered on somebody's word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum VouchError {
+    /// The call cannot be tried.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The host named is the one that this call runs on.
+    #[error("host {host} is this one, and its kernel knows who lives; vouch for a session instead")]
+    ThisHost {
+        /// The name.
+        host: crate::HostName,
+    },
+}

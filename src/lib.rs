@@ -32,6 +32,7 @@ mod copy;
 mod directory;
 mod engine;
 mod error;
+mod leader;
 mod lease;
 mod load;
 #[cfg(maru_loom)]
@@ -56,10 +57,12 @@ pub mod sync;
 mod tests;
 mod types;
 mod view;
+#[cfg(not(maru_loom))]
+mod vouch;
 
 #[cfg(not(maru_loom))]
 pub use error::{AttachError, OpenError};
-pub use error::{CallError, LoadError, NamespaceError, StillHeld, WriteError};
+pub use error::{CallError, LoadError, NamespaceError, StillHeld, VouchError, WriteError};
 pub use maru_layout as layout;
 pub use maru_layout::geometry::{ClassSpec, KvGeometry};
 pub use maru_layout::table::Role;
@@ -69,10 +72,10 @@ pub use os::{Backing, BackingError, BackingKind, Partition};
 #[cfg(not(maru_loom))]
 pub use region::{Format, Medium, Mode, OpenOptions, Outcome, Progress, Region, Scope, Stage, Wish};
 #[cfg(not(maru_loom))]
-pub use session::{Lease, Liveness, ReadError, Reader, Reservation, Reserve, Session, View, host_tag};
+pub use session::{Lease, Liveness, ReadError, Reader, Reservation, Reserve, Session, SessionInfo, View, host_tag};
 pub use types::{
-    Batch, Commit, LeaseHandle, Limits, NamespaceId, ObjectId, Probe, ReclaimReport, Release, ReserveOptions, Retire,
-    Token, Usage, Verify, Why, Writer,
+    Batch, Commit, HostName, HostRecovery, Lead, LeaseHandle, Limits, NamespaceId, NotAHostName, ObjectId, Probe,
+    ReclaimReport, Release, ReserveOptions, Retire, Token, Usage, Verify, Why, Writer,
 };
 
 #[cfg(not(maru_loom))]

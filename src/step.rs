@@ -90,6 +90,8 @@ steps! {
     NamespaceDone = "namespace.done";
     /// Namespace generation moves.
     NamespaceInvalidate = "namespace.invalidate";
+    /// Leader word is taken.
+    LeaderTake = "leader.take";
     /// Slot word becomes `Claiming`.
     StoreClaim = "store.claim";
     /// Bitmap bit is set.

@@ -214,6 +214,8 @@ pub mod weak {
         Moved,
         /// N1: the search repeated under the chore.
         SearchAgain,
+        /// C1: the leader word counts only while its session lives under that epoch.
+        LeaderLives,
         /// L3: a session's word decides whether its cells count.
         SessionDecides,
         /// L3: the Release of `Live`, which publishes the zeroed cells of the former owner.

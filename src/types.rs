@@ -420,3 +420,97 @@ pub struct Limits {
     /// After this time without movement a writer's slot may be quarantined.
     pub stalled_writer: Duration,
 }
+
+/// Answer of [`crate::Session::lead`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lead {
+    /// This session leads.
+    Leading,
+    /// Another one does.
+    Follows {
+        /// Its index.
+        index: u32,
+        /// Its epoch.
+        epoch: u32,
+    },
+}
+
+/// A host, as an operator names it: by what `maru-inspect sessions` shows.
+///
+/// ```
+/// use maru::HostName;
+/// let id: HostName = "6b1c3c5e-8e1f-4f0f-9d3f-0a1b2c3d4e5f".parse().unwrap();
+/// assert_eq!(id, "6b1c3c5e8e1f4f0f9d3f0a1b2c3d4e5f".parse().unwrap());
+/// assert_eq!("tag:0abcdef".parse(), Ok(HostName::Tag(0x0ab_cdef)));
+/// assert!("host-7".parse::<HostName>().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HostName {
+    /// Its boot id (one boot of it), or its host id (all boots of it).
+    Id([u8; 16]),
+    /// The 28-bit tag in session words: all that a session has said that was attaching when its host died.
+    Tag(u32),
+}
+
+impl HostName {
+    /// Whether this names the host of a filled-in session entry.
+    #[must_use]
+    pub fn names(&self, entry: &maru_layout::table::SessionEntry, host_tag: u32) -> bool {
+        match self {
+            Self::Id(id) => entry.boot_id == *id || entry.host_id == *id,
+            Self::Tag(tag) => *tag == host_tag,
+        }
+    }
+}
+
+/// A text that names no host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("host {found:?} is neither a boot or host id (32 hexadecimal digits, dashes allowed) nor tag:XXXXXXX (1 to 7)")]
+pub struct NotAHostName {
+    /// The text.
+    pub found: String,
+}
+
+impl core::str::FromStr for HostName {
+    type Err = NotAHostName;
+
+    fn from_str(text: &str) -> Result<Self, NotAHostName> {
+        let wrong = || NotAHostName { found: text.to_owned() };
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if let Some(tag) = text.strip_prefix("tag:") {
+            let tag = (tag.len() <= 7 && digits(tag)).then(|| u32::from_str_radix(tag, 16).ok()).flatten();
+            return tag.map(Self::Tag).ok_or_else(wrong);
+        }
+        let plain = text.replace('-', "");
+        if plain.len() != 32 || !digits(&plain) {
+            return Err(wrong());
+        }
+        u128::from_str_radix(&plain, 16).map(|id| Self::Id(id.to_be_bytes())).map_err(|_| wrong())
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "{:032x}", u128::from_be_bytes(*id)),
+            Self::Tag(tag) => write!(f, "tag:{tag:07x}"),
+        }
+    }
+}
+
+/// What [`crate::Session::recover_host`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HostRecovery {
+    /// Sessions recovered.
+    pub sessions: u32,
+    /// Slots that came back from them.
+    pub slots: u32,
+    /// Sessions of that name left alone, because they run on this boot of this host and its kernel is asked.
+    pub here: u32,
+    /// Blocks of those sessions that were read once more.
+    pub scrubbed: u32,
+    /// Blocks among them that did not match their checksums, and are quarantined now.
+    pub damaged: u32,
+    /// Whether blocks could be read: not in a region opened header-only.
+    pub payload_read: bool,
+}

@@ -94,6 +94,13 @@ impl SessionLines {
         self.word.compare_exchange(from.0, to.0, success, Ordering::Acquire).is_ok()
     }
 
+    /// Heartbeats so far.
+    #[cfg(not(maru_loom))]
+    pub(crate) fn beats(&self) -> u64 {
+        // ORDERING: Relaxed: a number that is watched for change.
+        self.heartbeat.load(Ordering::Relaxed)
+    }
+
     /// A plain copy, for judging the holder.
     #[cfg(not(maru_loom))]
     pub(crate) fn read(&self) -> SessionEntry {

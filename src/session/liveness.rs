@@ -86,6 +86,16 @@ impl HostWorld {
         word.host_tag() == self.host_tag && (!filled || self.tables.session(index).read().boot_id == self.host.boot_id)
     }
 
+    /// Boot id of this host.
+    pub(crate) fn boot_id(&self) -> [u8; 16] {
+        self.host.boot_id
+    }
+
+    /// What session words of this host's processes carry.
+    pub(crate) fn host_tag(&self) -> u32 {
+        self.host_tag
+    }
+
     /// Whether holding the life lock of `index` proves that the holder of its word is gone.
     pub(crate) fn judges(&self, index: u32) -> bool {
         self.decides(index, self.tables.session(index).word())

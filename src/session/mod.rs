@@ -10,10 +10,12 @@
 //! | `reservation.rs` | the writer's end of a store |
 //! | `lease.rs` | the reader's end of a load |
 //! | `reader.rs` | looking without joining |
+//! | `operator.rs` | fencing, recovering, leading: for coordinators and operators |
 
 mod attach;
 mod lease;
 pub(crate) mod liveness;
+mod operator;
 mod reader;
 mod reservation;
 
@@ -26,6 +28,7 @@ use maru_layout::word::{FormatWord, LeaseKind, SlotState, SlotWord};
 
 pub use self::lease::{Lease, View};
 pub use self::liveness::{Liveness, host_tag};
+pub use self::operator::SessionInfo;
 pub use self::reader::{ReadError, Reader};
 pub use self::reservation::{Reservation, Reserve};
 
@@ -84,6 +87,8 @@ pub struct Session {
     /// Held as long as the session; `None` once it is closed.
     lock: Option<LifeLock>,
     me: Me,
+    /// For questions about others that no protocol asks.
+    world: liveness::HostWorld,
     loads: process::AtomicU64,
 }
 
@@ -152,6 +157,7 @@ impl Session {
                 dispatch,
                 lock: Some(lock),
                 me,
+                world,
                 loads: process::AtomicU64::new(0),
             });
         }
@@ -520,26 +526,6 @@ impl Session {
             .iter()
             .map(|counter| (*counter, area.counters[*counter as usize].load(Ordering::Relaxed)))
             .collect()
-    }
-
-    /// Shuts another session out without proof that it is gone: its later calls answer "fenced", what it was writing is
-    /// quarantined, its leases go on counting. For operators and the coordinator. `false`: no such session at that
-    /// epoch, or this very one.
-    ///
-    /// # Errors
-    /// The call cannot be tried.
-    pub fn fence(&self, index: u32, epoch: u32) -> Result<bool, CallError> {
-        self.check()?;
-        if index >= self.inner.geometry().session_count || index == self.me.index {
-            return Ok(false);
-        }
-        on!(self.dispatch, e => {
-            e.begin(Operation::Fence, None);
-            let fenced = e.fence_session(index, epoch);
-            let outcome = if fenced { RecordOutcome::Done } else { RecordOutcome::Miss };
-            e.ended(Operation::Fence, outcome, None, &[0; 32]);
-            Ok(fenced)
-        })
     }
 
     /// Gives everything back and leaves the region.

@@ -335,7 +335,7 @@ impl Run<'_> {
             Contest::Store(pick) | Contest::Outlast(pick) => (pick, Fate::Must),
             Contest::Open => (|keys| keys.k, Fate::Must),
             Contest::Drain(pick) => (pick, Fate::Gone),
-            Contest::Register(_) | Contest::Attach => return Ok(()),
+            Contest::Register(_) | Contest::Attach | Contest::Lead | Contest::Vouch => return Ok(()),
         };
         let region = stage.place.open(maru::Format::Never)?;
         let reader = region.reader();

@@ -13,7 +13,9 @@ mod load;
 mod store;
 
 use anyhow::{Context, Result};
-use maru::{CallError, Format, LoadError, NamespaceError, NamespaceId, OpenError, Region, Role, Session, WriteError};
+use maru::{
+    CallError, Format, Lead, LoadError, NamespaceError, NamespaceId, OpenError, Region, Role, Session, WriteError,
+};
 
 use crate::actor::{Actor, NotGranted};
 use crate::stage::Stage;
@@ -113,6 +115,10 @@ pub(crate) enum Contest {
     Register(&'static str),
     /// Become one session more.
     Attach,
+    /// Lead the coordinators.
+    Lead,
+    /// Vouch again, until nothing is quarantined.
+    Vouch,
     /// Retire this block and get its space back.
     Drain(Pick),
     /// Open the region (making it if need be), join, store and read back.
@@ -325,6 +331,21 @@ impl Contestant {
                     Err(maru::AttachError::Full { .. }) => again("full"),
                     Err(error) => Err(error.into()),
                 }
+            }
+            Contest::Lead => {
+                self.attach()?;
+                match self.session()?.lead()? {
+                    Lead::Leading => Ok(Attempt::Done),
+                    Lead::Follows { .. } => again("another one leads"),
+                }
+            }
+            Contest::Vouch => {
+                self.attach()?;
+                let session = self.session()?;
+                session.recover_dead()?;
+                session.devices_drained()?;
+                let left = session.usage()?.slots[maru::layout::word::SlotState::Quarantined as usize];
+                if left == 0 { Ok(Attempt::Done) } else { again("quarantined") }
             }
             Contest::Store(pick) => {
                 self.attach()?;

@@ -1,7 +1,7 @@
 //! Sessions, namespaces, fencing, recovery.
 
 use anyhow::{Context, Result, bail};
-use maru::{Batch, Format, Release, Reserve, ReserveOptions, Role};
+use maru::{Batch, Format, Lead, Liveness, Release, Reserve, ReserveOptions, Role, SessionInfo, Writer};
 
 use super::{Contest, Partner, Scenario};
 use crate::actor::{Actor, Joined};
@@ -37,6 +37,13 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         Scenario::new("fence", "shuts out a session that stores and reads", fence)
             .partner(Partner::ready(busy_partner))
             .contest(Contest::Outlast(|keys| keys.k2)),
+        Scenario::new("lead", "leads the coordinators, and is asked again", lead).contest(Contest::Lead),
+        Scenario::new("lead_after_death", "leads after the leader died", lead)
+            .partner(Partner::dead(dies_leading, Step::StoreReady))
+            .contest(Contest::Lead),
+        Scenario::new("vouch", "recovers a session on an operator's word, and what its device left", vouch)
+            .partner(Partner::dead(dies_with_device, Step::Heartbeat))
+            .contest(Contest::Vouch),
     ];
     all.extend(recoveries());
     all
@@ -323,6 +330,49 @@ fn reclaim(actor: &mut Actor<'_>) -> Result<()> {
     let joined = actor.join()?;
     actor.begin();
     joined.session.reclaim()?;
+    actor.end();
+    actor.leave(joined)
+}
+
+fn lead(actor: &mut Actor<'_>) -> Result<()> {
+    let joined = actor.join()?;
+    actor.begin();
+    let first = joined.session.lead()?;
+    let again = joined.session.lead()?;
+    actor.end();
+    if first != Lead::Leading || again != first {
+        actor.say(&format!("wrong nobody lives who leads, and the answer is {first:?}, then {again:?}"));
+    }
+    actor.leave(joined)
+}
+
+fn dies_leading(actor: &mut Actor<'_>) -> Result<()> {
+    let joined = actor.join()?;
+    joined.session.lead()?;
+    let number = joined.keys.k;
+    actor.begin();
+    actor.store_block(&joined, number)
+}
+
+/// Dies while a device writes for it.
+fn dies_with_device(actor: &mut Actor<'_>) -> Result<()> {
+    let joined = actor.join()?;
+    let options = ReserveOptions { writer: Writer::Device, ..ReserveOptions::default() };
+    let _open = joined.reserve(joined.keys.k, options)?;
+    actor.begin();
+    joined.session.heartbeat()?;
+    Ok(())
+}
+
+/// Says of every other session that is not known to live that it is gone, and of every device that it has drained.
+fn vouch(actor: &mut Actor<'_>) -> Result<()> {
+    let joined = actor.join()?;
+    let others: Vec<SessionInfo> = joined.session.sessions()?;
+    actor.begin();
+    for other in others.iter().filter(|other| other.liveness == Liveness::Dead) {
+        joined.session.recover_vouched(other.index, other.word.epoch())?;
+    }
+    joined.session.devices_drained()?;
     actor.end();
     actor.leave(joined)
 }
