@@ -72,7 +72,10 @@ pub use os::{Backing, BackingError, BackingKind, Partition};
 #[cfg(not(maru_loom))]
 pub use region::{Format, Medium, Mode, OpenOptions, Outcome, Progress, Region, Scope, Stage, Wish};
 #[cfg(not(maru_loom))]
-pub use session::{Lease, Liveness, ReadError, Reader, Reservation, Reserve, Session, SessionInfo, View, host_tag};
+pub use session::{
+    AnnounceError, Lease, Liveness, ReadError, Reader, Reservation, Reserve, Session, SessionInfo, View,
+    coordinator_socket, host_tag,
+};
 pub use types::{
     Batch, Commit, HostName, HostRecovery, Lead, LeaseHandle, Limits, NamespaceId, NotAHostName, ObjectId, Probe,
     ReclaimReport, Release, ReserveOptions, Retire, Token, Usage, Verify, Why, Writer,

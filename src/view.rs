@@ -9,6 +9,8 @@
 
 use maru_layout::BUCKET_WAYS;
 use maru_layout::table::{Counter, SessionEntry};
+#[cfg(not(maru_loom))]
+use maru_layout::word::SessionState;
 use maru_layout::word::{FormatWord, RowState, SessionWord};
 
 use crate::sync::{AsideU64, AtomicU64, Ordering, edge};
@@ -108,6 +110,17 @@ impl SessionLines {
         bytes[..8].copy_from_slice(&self.word().0.to_le_bytes());
         load_bytes(&self.facts, &mut bytes[16..]);
         bytemuck::pod_read_unaligned(&bytes)
+    }
+
+    /// Word and facts of one holder; `None` for an entry that nobody has, or that is changing hands.
+    #[cfg(not(maru_loom))]
+    pub(crate) fn holder(&self) -> Option<(SessionWord, SessionEntry)> {
+        let word = self.word();
+        if matches!(word.state(), None | Some(SessionState::Free)) {
+            return None;
+        }
+        let facts = self.read();
+        (self.word() == word).then_some((word, facts))
     }
 
     /// Fills in everything but the words.

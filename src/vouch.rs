@@ -29,21 +29,10 @@ pub(crate) struct Storer {
 }
 
 impl<R: Regime> Engine<R> {
-    /// Word and facts of an entry, of one holder; `None` for an entry that nobody has, or that is changing hands.
-    pub(crate) fn holder(&self, index: u32) -> Option<(SessionWord, SessionEntry)> {
-        let entry = self.tables.session(index);
-        let word = entry.word();
-        if matches!(word.state(), None | Some(SessionState::Free)) {
-            return None;
-        }
-        let facts = entry.read();
-        (entry.word() == word).then_some((word, facts))
-    }
-
     /// Recovers every session of a host that is vouched dead. `here` is the boot id of this host (V1).
     pub(crate) fn recover_host(&self, name: &HostName, here: &[u8; 16]) -> (HostRecovery, Vec<Storer>) {
         let holders: Vec<(u32, SessionWord, SessionEntry)> = (0..self.tables.geometry().session_count)
-            .filter_map(|index| self.holder(index).map(|(word, facts)| (index, word, facts)))
+            .filter_map(|index| self.tables.session(index).holder().map(|(word, facts)| (index, word, facts)))
             .collect();
         let filled = |word: &SessionWord| matches!(word.state(), Some(SessionState::Live | SessionState::Fenced));
         // An entry that is not filled in names its host by the tag alone, which entries that are filled in explain.

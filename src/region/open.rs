@@ -24,7 +24,7 @@ use crate::os::identity::HostIdentity;
 use crate::os::map::Mapping;
 use crate::os::{Backing, BackingError, BackingFile, BackingKind, Partition};
 use crate::session::liveness::{HostWorld, Liveness};
-use crate::session::{Reader, Session};
+use crate::session::{Reader, Session, SessionInfo};
 use crate::sync::process::{AtomicBool, Ordering};
 use crate::{AttachError, OpenError, Role, Usage};
 
@@ -335,6 +335,17 @@ impl Region {
             return Ok(Liveness::Unknown);
         }
         Ok(self.inner.world()?.liveness(index))
+    }
+
+    /// Every entry of the session table that somebody has. Nothing in a forked child, where nothing is mapped.
+    ///
+    /// # Errors
+    /// The backing could not be opened for asking.
+    pub fn sessions(&self) -> Result<Vec<SessionInfo>, BackingError> {
+        if self.inner.tag.is_foreign() {
+            return Ok(Vec::new());
+        }
+        Ok(crate::session::operator::list(&self.inner.tables, &self.inner.world()?, None))
     }
 }
 

@@ -6,16 +6,18 @@
 //! | file | does |
 //! | --- | --- |
 //! | `attach.rs` | takes an entry of the session table |
+//! | `announce.rs` | tells the host's coordinator about it |
 //! | `liveness.rs` | proof of death |
 //! | `reservation.rs` | the writer's end of a store |
 //! | `lease.rs` | the reader's end of a load |
 //! | `reader.rs` | looking without joining |
 //! | `operator.rs` | fencing, recovering, leading: for coordinators and operators |
 
+mod announce;
 mod attach;
 mod lease;
 pub(crate) mod liveness;
-mod operator;
+pub(crate) mod operator;
 mod reader;
 mod reservation;
 
@@ -26,6 +28,7 @@ use maru_layout::superblock::Hosts;
 use maru_layout::table::{Counter, Operation, RecordOutcome, Role, SessionEntry};
 use maru_layout::word::{FormatWord, LeaseKind, SlotState, SlotWord};
 
+pub use self::announce::{AnnounceError, coordinator_socket};
 pub use self::lease::{Lease, View};
 pub use self::liveness::{Liveness, host_tag};
 pub use self::operator::SessionInfo;

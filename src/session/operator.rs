@@ -5,7 +5,9 @@
 use maru_layout::table::{Operation, RecordOutcome, Role};
 use maru_layout::word::{SessionState, SessionWord};
 
+use super::liveness::HostWorld;
 use super::{Liveness, Mode, Session, on};
+use crate::region::Tables;
 use crate::{CallError, HostName, HostRecovery, Lead, ReclaimReport, VouchError};
 
 /// An entry of the session table, and what this host can say about its holder.
@@ -33,6 +35,30 @@ pub struct SessionInfo {
     pub heartbeat: u64,
 }
 
+/// The holders of a region's session entries. `me` lives, whatever its lock says: a process does not judge itself.
+pub(crate) fn list(tables: &Tables, world: &HostWorld, me: Option<u32>) -> Vec<SessionInfo> {
+    (0..tables.geometry().session_count)
+        .filter_map(|index| {
+            let entry = tables.session(index);
+            let (word, facts) = entry.holder()?;
+            let filled = matches!(word.state(), Some(SessionState::Live | SessionState::Fenced));
+            let name = facts.engine.split(|byte| *byte == 0).next().unwrap_or_default();
+            Some(SessionInfo {
+                index,
+                word,
+                liveness: if me == Some(index) { Liveness::Alive } else { world.liveness(index) },
+                id: facts.id,
+                role: Role::from_bits(facts.role).filter(|_| filled),
+                engine: if filled { String::from_utf8_lossy(name).into_owned() } else { String::new() },
+                pid: facts.pid,
+                pid_ns: facts.pid_ns,
+                boot_id: facts.boot_id,
+                heartbeat: entry.beats(),
+            })
+        })
+        .collect()
+}
+
 impl Session {
     /// Every entry of the session table that somebody has, this session's included.
     ///
@@ -40,26 +66,7 @@ impl Session {
     /// The call cannot be tried.
     pub fn sessions(&self) -> Result<Vec<SessionInfo>, CallError> {
         self.check()?;
-        let count = self.inner.geometry().session_count;
-        Ok((0..count)
-            .filter_map(|index| {
-                let (word, facts) = on!(self.dispatch, e => e.holder(index))?;
-                let filled = matches!(word.state(), Some(SessionState::Live | SessionState::Fenced));
-                let name = facts.engine.split(|byte| *byte == 0).next().unwrap_or_default();
-                Some(SessionInfo {
-                    index,
-                    word,
-                    liveness: if index == self.me.index { Liveness::Alive } else { self.world.liveness(index) },
-                    id: facts.id,
-                    role: Role::from_bits(facts.role).filter(|_| filled),
-                    engine: if filled { String::from_utf8_lossy(name).into_owned() } else { String::new() },
-                    pid: facts.pid,
-                    pid_ns: facts.pid_ns,
-                    boot_id: facts.boot_id,
-                    heartbeat: self.inner.tables.session(index).beats(),
-                })
-            })
-            .collect())
+        Ok(list(&self.inner.tables, &self.world, Some(self.me.index)))
     }
 
     /// Recovers every session that the kernel of this host proves dead, and nothing else: one system call for each
