@@ -15,6 +15,12 @@ use crate::regime::Regime;
 use crate::sync::process;
 use crate::{CallError, region::Tables};
 
+/// Hands over the tokens of namespaces; rows share one when there are more. Only a place to start from.
+const TOKEN_HANDS: usize = if cfg!(maru_loom) { 1 } else { 64 };
+
+/// What a clock in whole milliseconds may have rounded down: a limit ends late, never early. A model's clock is exact.
+const ROUNDED_MS: u64 = if cfg!(maru_loom) { 0 } else { 1 };
+
 /// The session that acts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Me {
@@ -63,6 +69,14 @@ pub(crate) struct Engine<R: Regime> {
     pub(crate) cursors: [process::AtomicUsize; maru_layout::MAX_CLASSES],
     /// When all slot words of a class were last looked through in vain, milliseconds + 1.
     pub(crate) full_look_ms: [process::AtomicU64; maru_layout::MAX_CLASSES],
+    /// Whether and when this session evicts.
+    pub(crate) eviction: Eviction,
+    /// Claims so far: watermarks are looked at once in a while.
+    pub(crate) claims: process::AtomicU64,
+    /// Where the next search for victims starts, by class.
+    pub(crate) evict_hands: [process::AtomicU64; maru_layout::MAX_CLASSES],
+    /// Where the next search among a namespace's tokens starts, by row.
+    pub(crate) token_hands: [process::AtomicU64; TOKEN_HANDS],
     /// Reservations neither committed nor aborted.
     pub(crate) open_reservations: process::AtomicU64,
     regime: PhantomData<R>,
@@ -82,9 +96,18 @@ impl<R: Regime> Engine<R> {
             watch: Mutex::new(Watch::default()),
             cursors: core::array::from_fn(|_| process::AtomicUsize::new(start)),
             full_look_ms: [const { process::AtomicU64::new(0) }; maru_layout::MAX_CLASSES],
+            eviction: Eviction::default(),
+            claims: process::AtomicU64::new(0),
+            evict_hands: core::array::from_fn(|_| process::AtomicU64::new(start as u64)),
+            token_hands: [const { process::AtomicU64::new(0) }; TOKEN_HANDS],
             open_reservations: process::AtomicU64::new(0),
             regime: PhantomData,
         }
+    }
+
+    /// This engine, evicting so.
+    pub(crate) fn evicting(self, eviction: Eviction) -> Self {
+        Self { eviction, ..self }
     }
 
     /// Refuses a session that has been shut out. Asked at the start of a call and again where generations are
@@ -114,6 +137,15 @@ impl<R: Regime> Engine<R> {
         let now = self.world.now_ms();
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).unchanged_ms(key, value, now)
     }
+}
+
+/// Whether and when a session evicts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Eviction {
+    pub(crate) on: bool,
+    /// Parts of a class's slots: below `low` free ones eviction begins, at `high` it ends. 0 = only when none is free.
+    pub(crate) low: f64,
+    pub(crate) high: f64,
 }
 
 /// Something whose standing still matters.
@@ -152,7 +184,7 @@ impl Watch {
                 return 0;
             }
         }
-        let fresh = Stand { value, since_ms: now, asked_ms: now };
+        let fresh = Stand { value, since_ms: now + ROUNDED_MS, asked_ms: now };
         let stand = self.seen.entry(key).or_insert(fresh);
         if stand.value != value {
             *stand = fresh;

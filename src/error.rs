@@ -165,6 +165,16 @@ pub enum AttachError {
         /// Bytes found.
         bytes: usize,
     },
+    /// A session option that cannot be.
+    #[error("session option {field} is {found}, wanted {wanted}")]
+    Options {
+        /// Field name.
+        field: &'static str,
+        /// Value found.
+        found: String,
+        /// Bound in words.
+        wanted: &'static str,
+    },
     /// The region was opened read-only.
     #[error("the region is open read-only; sessions need mode full or header-only")]
     ReadOnly,
@@ -311,6 +321,27 @@ pub enum NamespaceError {
         /// Rows of the region.
         rows: u32,
     },
+    /// It is registered with another budget, or without one.
+    #[error("namespace budget is {}, asked for {asked} slots; it is given once, when the namespace is registered",
+        found.map_or("none".to_owned(), |slots| format!("{slots} slots")))]
+    Budget {
+        /// Slots asked for.
+        asked: u32,
+        /// Slots of the registered budget; `None`: it has none.
+        found: Option<u64>,
+    },
+    /// The budgets of a region cannot be more than its tokens.
+    #[error(
+        "budget of {asked} slots asked for, {left} of the region's {tokens} tokens are left; format with more tokens"
+    )]
+    Tokens {
+        /// Slots asked for.
+        asked: u32,
+        /// Tokens not dealt out.
+        left: u32,
+        /// Tokens of the region.
+        tokens: u32,
+    },
     /// Another session is registering one and does not move.
     #[error("namespace table busy: session {index} has been registering one for {waited_ms} ms")]
     Busy {
@@ -334,12 +365,18 @@ pub struct StillHeld {
 }
 
 /// Why nothing was recovered on somebody's word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VouchError {
     /// The call cannot be tried.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The region was opened read-only.
+    #[error("the region is open read-only; recovering stores to it")]
+    ReadOnly,
+    /// The backing could not be opened for asking its locks.
+    #[error("life locks: {0}")]
+    Locks(String),
     /// The host named is the one that this call runs on.
     #[error("host {host} is this one, and its kernel knows who lives; vouch for a session instead")]
     ThisHost {

@@ -27,11 +27,13 @@
 #[cfg(maru_loom)]
 #[path = "session/attach.rs"]
 mod attach;
+mod budget;
 #[cfg(not(maru_loom))]
 mod copy;
 mod directory;
 mod engine;
 mod error;
+mod evict;
 mod leader;
 mod lease;
 mod load;
@@ -73,12 +75,12 @@ pub use os::{Backing, BackingError, BackingKind, Partition};
 pub use region::{Format, Medium, Mode, OpenOptions, Outcome, Progress, Region, Scope, Stage, Wish};
 #[cfg(not(maru_loom))]
 pub use session::{
-    AnnounceError, Lease, Liveness, ReadError, Reader, Reservation, Reserve, Session, SessionInfo, View,
-    coordinator_socket, host_tag,
+    AnnounceError, Evict, Lease, Liveness, Pin, ReadError, Reader, Reservation, Reserve, Session, SessionInfo,
+    SessionOptions, View, coordinator_socket, host_tag,
 };
 pub use types::{
-    Batch, Commit, HostName, HostRecovery, Lead, LeaseHandle, Limits, NamespaceId, NotAHostName, ObjectId, Probe,
-    ReclaimReport, Release, ReserveOptions, Retire, Token, Usage, Verify, Why, Writer,
+    Batch, Budget, Commit, HostName, HostRecovery, Lead, LeaseHandle, Limits, NamespaceId, NamespaceUsage,
+    NotAHostName, ObjectId, Probe, ReclaimReport, Release, ReserveOptions, Retire, Token, Usage, Verify, Why, Writer,
 };
 
 #[cfg(not(maru_loom))]

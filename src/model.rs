@@ -1,8 +1,9 @@
 //! What models act with: a region on the heap, sessions on it, and death as a switch.
 //!
-//! Every call here is the protocol of the same name in the library, on tables of loom's atomics. Only what the kernel does
-//! for a real region is made up: the life locks ([`Region::attach`] takes one, [`Session::die`] lets go of it), and a clock
-//! that stands still until a model moves it. The places where a process may stop for ever are [`Session::stop_at`].
+//! Every call here is the protocol of the same name in the library, on tables of a model checker's atomics. Only what
+//! the kernel does for a real region is made up: the life locks ([`Region::attach`] takes one, [`Session::die`] lets go
+//! of it), and a clock that stands still until a model moves it. The places where a process may stop for ever are
+//! [`Session::stop_at`].
 //!
 //! One [`Session`] belongs to one thread of a model: its book of leases is behind a lock of the standard library, which
 //! the model checker does not see.
@@ -24,7 +25,7 @@ use crate::region::Tables;
 use crate::slot::identity_words;
 use crate::store;
 use crate::sync::{AtomicBool, Ordering, process};
-use crate::{CallError, Commit, LoadError, NamespaceError, NamespaceId, ReclaimReport, Release, Retire, Why};
+use crate::{CallError, Commit, Lead, LoadError, NamespaceError, NamespaceId, ReclaimReport, Release, Retire, Why};
 
 /// Payload bytes of a model's objects: two words.
 pub const LENGTH: u32 = 16;
@@ -162,6 +163,24 @@ impl Region {
         self.tables.bucket(bucket).mark.load(Ordering::Acquire)
     }
 
+    /// The leader word.
+    #[must_use]
+    pub fn leader(&self) -> ChoreWord {
+        ChoreWord(self.tables.control().leader_chore.load(Ordering::Acquire))
+    }
+
+    /// The payload words of a slot as they are.
+    #[must_use]
+    pub fn bytes(&self, slot: u32) -> [u64; 2] {
+        bytes_of(&self.tables, slot)
+    }
+
+    /// The life lock of a session that [`Session::vanish`]ed is let go of at last.
+    pub fn let_go(&self, index: u32) {
+        // ORDERING: Release, for the kernel's lock, as in `attach`.
+        self.locks[index as usize].store(false, Ordering::Release);
+    }
+
     /// Whether bitmap and words agree on which slots are free.
     #[must_use]
     pub fn bitmap_is_right(&self) -> bool {
@@ -285,7 +304,7 @@ impl Session {
     /// Reserves a slot.
     #[must_use]
     pub fn reserve(&self, key: &ObjectKey) -> Reserve {
-        match self.engine.reserve_slot(key, LENGTH.into(), false) {
+        match self.engine.reserve_slot(key, LENGTH.into(), false, None) {
             Ok(claim) => Reserve::Granted(Claim(claim)),
             Err(store::NotGranted::Present) => Reserve::Present,
             Err(store::NotGranted::BeingWritten) => Reserve::BeingWritten,
@@ -297,7 +316,7 @@ impl Session {
     /// Goes on from [`Stop::Claiming`] until it is decided who of the twins writes; one round, no second try.
     #[must_use]
     pub fn settle(&self, claim: &Claim) -> Settle {
-        let Claim(store::Claim { slot, word, key, place, identity }) = *claim;
+        let Claim(store::Claim { slot, word, key, place, identity, .. }) = *claim;
         match self.engine.fill_claim(slot, word, &key, place, identity) {
             Ok(pending) => match self.engine.settle(pending) {
                 store::Settled::Won(claim) => Settle::Won(Claim(claim)),
@@ -363,9 +382,7 @@ impl Session {
     /// Never: a model's payload is there.
     #[must_use]
     pub fn look(&self, lease: &Lease) -> [u64; 2] {
-        let mut bytes = [0; LENGTH as usize];
-        self.engine.tables.payload(lease.0.slot).expect("payload").read(0, &mut bytes);
-        words_of(&bytes)
+        bytes_of(&self.engine.tables, lease.0.slot)
     }
 
     /// Copies out; the checksum is left aside, so that wrong bytes reach the model.
@@ -422,12 +439,28 @@ impl Session {
         self.engine.fence_session(index, epoch)
     }
 
+    /// Recovers another session of that epoch, whose process is vouched dead. As `vouch.rs` does, which reads facts of
+    /// sessions that a model does not have.
+    pub fn vouch(&self, index: u32, epoch: u32) -> Option<u32> {
+        let word = self.engine.tables.session(index).word();
+        let there = word.epoch() == epoch && !matches!(word.state(), None | Some(SessionState::Free));
+        there.then(|| self.engine.recover_session(index, word)).flatten()
+    }
+
+    /// Leads if nobody else does.
+    ///
+    /// # Errors
+    /// This session has been shut out.
+    pub fn lead(&self) -> Result<Lead, CallError> {
+        self.engine.lead()
+    }
+
     /// Registers a namespace's text of at most eight bytes.
     ///
     /// # Errors
     /// As the library's.
     pub fn register(&self, text: &str) -> Result<NamespaceId, NamespaceError> {
-        self.engine.register(text)
+        self.engine.register(text, None)
     }
 
     /// Ends a namespace's generation.
@@ -504,6 +537,9 @@ impl Session {
         claim
     }
 
+    /// The process is gone, and nothing here proves it: the life lock stays held.
+    pub fn vanish(self) {}
+
     /// The process is gone: its life lock is free. Whatever it held stays as it is.
     pub fn die(self) {
         // ORDERING: Release, for the kernel's lock, as in `Region::attach`.
@@ -515,6 +551,12 @@ impl Session {
         self.engine.detach();
         self.die();
     }
+}
+
+fn bytes_of(tables: &Tables, slot: u32) -> [u64; 2] {
+    let mut bytes = [0; LENGTH as usize];
+    tables.payload(slot).expect("payload").read(0, &mut bytes);
+    words_of(&bytes)
 }
 
 fn words_of(bytes: &[u8; LENGTH as usize]) -> [u64; 2] {

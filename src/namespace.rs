@@ -180,17 +180,17 @@ pub(crate) fn digest_of(text: &[u8], generation: u64) -> [u8; 16] {
 }
 
 impl<R: Regime> Engine<R> {
-    /// Registers a text, or finds it registered.
-    pub(crate) fn register(&self, text: &str) -> Result<NamespaceId, NamespaceError> {
+    /// Registers a text, or finds it registered. With a budget (in slots): under that one and no other.
+    pub(crate) fn register(&self, text: &str, budget: Option<u32>) -> Result<NamespaceId, NamespaceError> {
         if let Some(id) = self.find_row(text) {
-            return Ok(id);
+            return self.within(id, budget);
         }
         let mine = ChoreWord::held(self.me.owner, self.me.live.epoch());
         self.take_chore(mine)?;
         // Somebody may have added it before I had the chore.
         let answer = match self.find_row(text).filter(|_| edge!(SearchAgain)) {
-            Some(id) => Ok(id),
-            None => self.add_row(text),
+            Some(id) => self.within(id, budget),
+            None => self.add_row(text, budget),
         };
         step!(NamespaceDone);
         // ORDERING: Release, pairs with the next taker's Acquire: the row I added is seen by its search.
@@ -239,10 +239,11 @@ impl<R: Regime> Engine<R> {
     }
 
     /// Adds a row. Only the holder of the chore comes here, so a row in `Adding` is a dead holder's leftover.
-    fn add_row(&self, text: &str) -> Result<NamespaceId, NamespaceError> {
+    fn add_row(&self, text: &str, budget: Option<u32>) -> Result<NamespaceId, NamespaceError> {
         let rows = self.tables.geometry().namespace_count;
         let free = (0..rows).find(|row| self.tables.row(*row).state() != Some(RowState::Ready));
         let Some(row) = free else { return Err(NamespaceError::Full { rows }) };
+        let first_token = budget.map(|slots| self.deal(slots)).transpose()?;
         let lines = self.tables.row(row);
         step!(NamespaceAdding);
         // ORDERING: Relaxed: the chore serialises writers; readers look only at `Ready` rows.
@@ -251,6 +252,8 @@ impl<R: Regime> Engine<R> {
         plain.text_bytes = text.len() as u32;
         plain.created_ns = crate::wall_ns();
         plain.text_digest = Sha256::digest(text.as_bytes()).into();
+        plain.budget_slots = budget.map_or(0, |slots| u64::from(slots) + 1);
+        plain.first_token = first_token.unwrap_or(0);
         plain.text[..text.len()].copy_from_slice(text.as_bytes());
         step!(NamespaceFill);
         let bytes = bytemuck::bytes_of(&plain);
@@ -265,6 +268,35 @@ impl<R: Regime> Engine<R> {
         Ok(self.namespace_id(row, 1, text))
     }
 
+    /// Tokens behind those of all rows: the first of `slots` ones. Only the holder of the chore comes here.
+    fn deal(&self, slots: u32) -> Result<u32, NamespaceError> {
+        let geometry = self.tables.geometry();
+        let end = (0..geometry.namespace_count)
+            .map(|row| self.tables.row(row))
+            .filter(|lines| lines.state() == Some(RowState::Ready))
+            .map(|lines| {
+                let (budget, first) = lines.budget();
+                // Bytes of the region; a sum beyond the section leaves nothing to deal.
+                u64::from(first).saturating_add(budget.saturating_sub(1))
+            })
+            .max()
+            .unwrap_or(0);
+        let left = u64::from(geometry.token_count).saturating_sub(end);
+        if u64::from(slots) > left {
+            return Err(NamespaceError::Tokens { asked: slots, left: left as u32, tokens: geometry.token_count });
+        }
+        Ok(end as u32)
+    }
+
+    /// Refuses a registered namespace whose budget is not the one asked for.
+    fn within(&self, id: NamespaceId, budget: Option<u32>) -> Result<NamespaceId, NamespaceError> {
+        let found = self.tables.row(id.row).budget().0.checked_sub(1);
+        match budget {
+            Some(asked) if found != Some(u64::from(asked)) => Err(NamespaceError::Budget { asked, found }),
+            _ => Ok(id),
+        }
+    }
+
     fn namespace_id(&self, row: u32, generation: u64, text: &str) -> NamespaceId {
         NamespaceId { region: self.region_half(), row, generation, digest: digest_of(text.as_bytes(), generation) }
     }
@@ -274,7 +306,7 @@ impl<R: Regime> Engine<R> {
     }
 
     /// Refuses an id that was registered in another region, or before this place was formatted anew.
-    fn check_origin(&self, id: &NamespaceId) -> Result<(), CallError> {
+    pub(crate) fn check_origin(&self, id: &NamespaceId) -> Result<(), CallError> {
         let rows = self.tables.geometry().namespace_count;
         if id.region != self.region_half() || id.row >= rows {
             return Err(CallError::ForeignNamespace { row: id.row, rows });

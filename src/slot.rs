@@ -177,6 +177,12 @@ impl Slot {
         bytemuck::cast(words)
     }
 
+    /// Depth of the block, as its body says right now: advice, of whatever life.
+    pub(crate) fn depth_hint(&self) -> u32 {
+        // ORDERING: Relaxed: advice.
+        self.body.get(5).map_or(0, |word| (word.load(Ordering::Relaxed) >> 32) as u32)
+    }
+
     /// The body line, for write-back.
     pub(crate) fn body_line(&self) -> &[AtomicU64; BODY_WORDS] {
         &self.body

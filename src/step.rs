@@ -96,6 +96,10 @@ steps! {
     StoreClaim = "store.claim";
     /// Bitmap bit is set.
     StoreBitmap = "store.bitmap";
+    /// Budget token is spent on the claimed slot.
+    BudgetSpend = "budget.spend";
+    /// A claim without an identity is given back.
+    StoreUnclaim = "store.unclaim";
     /// Record is filled in.
     StoreRecord = "store.record";
     /// Slot word becomes `Pending`.
@@ -142,6 +146,8 @@ steps! {
     LeaseRelease = "lease.release";
     /// Slot with damaged content becomes `Quarantined`.
     LoadQuarantine = "load.quarantine";
+    /// Access byte is cleared by an evictor's hand.
+    EvictUnmark = "evict.unmark";
     /// Slot word becomes `Retiring`.
     RetireShut = "retire.shut";
     /// Fence between shutting and scanning leases.

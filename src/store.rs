@@ -31,6 +31,7 @@ use maru_layout::superblock::SlotClass;
 use maru_layout::table::Counter;
 use maru_layout::word::{IndexEntry, Owner, SlotState, SlotWord};
 
+use crate::budget::{Purse, Unspent};
 use crate::directory::Sighting;
 use crate::engine::{Engine, Watched};
 use crate::regime::Regime;
@@ -58,6 +59,8 @@ pub(crate) struct Claim {
     pub(crate) key: ObjectKey,
     pub(crate) place: Place,
     pub(crate) identity: IdentityWords,
+    /// Index of the budget token spent on it, plus one; 0 = none.
+    pub(crate) token: u32,
 }
 
 impl Claim {
@@ -88,10 +91,17 @@ enum Twin {
 }
 
 impl<R: Regime> Engine<R> {
-    /// Reserves a slot for `key`, or says why not. The caller has checked session and namespace.
-    pub(crate) fn reserve_slot(&self, key: &ObjectKey, len: u64, device: bool) -> Result<Claim, NotGranted> {
+    /// Reserves a slot for `key`, or says why not. The caller has checked session and namespace; `purse` holds the
+    /// namespace's budget, if it has one.
+    pub(crate) fn reserve_slot(
+        &self,
+        key: &ObjectKey,
+        len: u64,
+        device: bool,
+        purse: Option<Purse>,
+    ) -> Result<Claim, NotGranted> {
         self.count(Counter::Reserved, 1);
-        let outcome = self.reserve_rounds(key, len, device);
+        let outcome = self.reserve_rounds(key, len, device, purse);
         let Err(lost) = outcome else { return outcome };
         let counter = match lost {
             NotGranted::Present => Counter::Present,
@@ -107,7 +117,13 @@ impl<R: Regime> Engine<R> {
         outcome
     }
 
-    fn reserve_rounds(&self, key: &ObjectKey, len: u64, device: bool) -> Result<Claim, NotGranted> {
+    fn reserve_rounds(
+        &self,
+        key: &ObjectKey,
+        len: u64,
+        device: bool,
+        purse: Option<Purse>,
+    ) -> Result<Claim, NotGranted> {
         let geometry = self.tables.geometry();
         if len == 0 {
             return Err(NotGranted::Refused(Why::Empty));
@@ -125,10 +141,16 @@ impl<R: Regime> Engine<R> {
                 Twin::Lost(lost) => return Err(lost),
                 Twin::Nobody | Twin::Wait => {}
             }
-            let Some((slot, claiming)) = self.claim_free(length, device) else {
+            // The budget first: at its end the namespace makes room from its own, and the slot that comes free is taken next.
+            let unspent = purse.map(|purse| self.token_or_room(purse)).transpose()?;
+            let Some((slot, claiming)) = self.claim_or_evict(length, device) else {
                 return Err(NotGranted::Refused(Why::NoSpace));
             };
-            let claim = self.fill_claim(slot, claiming, key, place, identity)?;
+            let token = match (purse, unspent) {
+                (Some(purse), Some(unspent)) => self.pay(purse, unspent, slot, claiming)?,
+                _ => 0,
+            };
+            let claim = Claim { token, ..self.fill_claim(slot, claiming, key, place, identity)? };
             match self.settle(claim) {
                 Settled::Won(claim) => return Ok(claim),
                 Settled::Lost(lost) => return Err(lost),
@@ -162,7 +184,7 @@ impl<R: Regime> Engine<R> {
             // Only proof of my death, or a fence, ends a `Claiming` that is mine. The word is its author's now.
             return Err(NotGranted::Contended);
         }
-        let claim = Claim { slot, word: pending, key: *key, place, identity };
+        let claim = Claim { slot, word: pending, key: *key, place, identity, token: 0 };
         match self.insert_making_room(&claim) {
             Ok(()) => Ok(claim),
             Err(lost) => {
@@ -346,6 +368,68 @@ impl<R: Regime> Engine<R> {
         }
     }
 
+    /// An unspent token of the namespace, after making room in it if need be.
+    fn token_or_room(&self, purse: Purse) -> Result<Unspent, NotGranted> {
+        for _ in 0..ROUNDS {
+            if let Some(unspent) = self.find_token(purse) {
+                return Ok(unspent);
+            }
+            if !self.eviction.on || !self.make_room_within(purse) {
+                break;
+            }
+        }
+        // What the dead still held is freed by whoever is blocked by it.
+        let recovered = self.recover_all_dead().1 > 0;
+        let unspent = if recovered { self.find_token(purse) } else { None };
+        unspent.ok_or(NotGranted::Refused(Why::OverBudget))
+    }
+
+    /// Spends a token on a claimed slot, another one where somebody was quicker. Without one the claim is given back.
+    fn pay(&self, purse: Purse, unspent: Unspent, slot: u32, claiming: SlotWord) -> Result<u32, NotGranted> {
+        let mut next = Some(unspent);
+        for _ in 0..ROUNDS {
+            let Some(unspent) = next else { break };
+            if self.spend(unspent, slot, claiming) {
+                return Ok(unspent.index + 1);
+            }
+            next = self.find_token(purse);
+        }
+        step!(StoreUnclaim);
+        if self.tables.slot(slot).swap(claiming, claiming.freed()).is_ok() {
+            self.clear_bit(slot);
+        }
+        Err(NotGranted::Refused(Why::OverBudget))
+    }
+
+    /// A free slot, after making room for it if need be.
+    fn claim_or_evict(&self, length: u32, device: bool) -> Option<(u32, SlotWord)> {
+        if !self.eviction.on {
+            return self.claim_free(length, device);
+        }
+        let geometry = self.tables.geometry();
+        let fitting = || geometry.classes.iter().enumerate().filter(|(_, class)| class.slot_bytes >= u64::from(length));
+        for (index, class) in fitting() {
+            if let Some(claimed) = self.claim_by_bitmap(index, class, device) {
+                self.keep_watermarks(index, class);
+                return Some(claimed);
+            }
+        }
+        // The hand that looks for victims also brings home what the dead left and bits that a death forgot, so there is no
+        // look through all words before it.
+        for (index, class) in fitting() {
+            // Others store, too: a slot that was freed here may be taken by one of them.
+            for _ in 0..ROUNDS {
+                if !self.make_room(index, class) {
+                    break;
+                }
+                if let Some(claimed) = self.claim_by_bitmap(index, class, device) {
+                    return Some(claimed);
+                }
+            }
+        }
+        None
+    }
+
     /// Step 1: a free slot of the smallest class with one, claimed by this session.
     fn claim_free(&self, length: u32, device: bool) -> Option<(u32, SlotWord)> {
         let geometry = self.tables.geometry();
@@ -360,6 +444,12 @@ impl<R: Regime> Engine<R> {
     }
 
     fn claim_in(&self, class_index: usize, class: &SlotClass, device: bool) -> Option<(u32, SlotWord)> {
+        let start = self.cursors[class_index].load(process::Ordering::Relaxed) as u32 % class.slot_count;
+        self.claim_by_bitmap(class_index, class, device)
+            .or_else(|| self.claim_by_words(class_index, class, start, device))
+    }
+
+    fn claim_by_bitmap(&self, class_index: usize, class: &SlotClass, device: bool) -> Option<(u32, SlotWord)> {
         let cursor = &self.cursors[class_index];
         let start = cursor.load(process::Ordering::Relaxed) as u32 % class.slot_count;
         // By the bitmap: 64 slots a word, wrapping once around the class.
@@ -379,7 +469,7 @@ impl<R: Regime> Engine<R> {
                 }
             }
         }
-        self.claim_by_words(class_index, class, start, device)
+        None
     }
 
     /// The bitmap says "full". It may be wrong where somebody died between freeing a slot and saying so: look at
@@ -484,6 +574,7 @@ impl<R: Regime> Engine<R> {
         }
         let mut body = BodyLine {
             generation: claim.word.generation(),
+            budget_token: claim.token,
             storer_id: self.me.id,
             storer_index: self.me.index as u16,
             storer_epoch: self.me.live.epoch(),
@@ -543,7 +634,7 @@ pub(crate) enum Settled {
 }
 
 /// Bits of bitmap word `word` that belong to slots of `class`.
-fn class_mask(class: &SlotClass, word: u32) -> u64 {
+pub(crate) fn class_mask(class: &SlotClass, word: u32) -> u64 {
     let first = u64::from(word) * 64;
     let start = u64::from(class.first_slot).saturating_sub(first).min(64);
     let end = (u64::from(class.first_slot) + u64::from(class.slot_count)).saturating_sub(first).min(64);

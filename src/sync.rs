@@ -9,9 +9,11 @@
 //! * S2: waiting goes through [`Backoff`], because a spin that the model checker cannot see is an
 //!   endless loop to it.
 //!
-//! Loom's atomics are handles into its runtime and carry no value of their own, so they can never
-//! be laid over mapped bytes; under `cfg(maru_loom)` the tables live on the heap instead
-//! (`region/heap.rs`).
+//! A model checker's atomics are handles into its runtime or larger than a word, so they can never be
+//! laid over mapped bytes; under `cfg(maru_loom)` the tables live on the heap instead (`region/heap.rs`).
+//! That flag means "a model": alone with loom, which tries every order of few threads and sees weak
+//! orderings; with `cfg(maru_shuttle)` beside it with shuttle, which draws long runs of many threads from
+//! seeds and is sequentially consistent.
 //!
 //! A model also has to show that it would notice: `edge!` marks the orderings, fences and second looks that the
 //! protocols stand on, and a model can take one of them away. Outside of models it is exactly what it is given.
@@ -22,10 +24,19 @@ compile_error!("the models explore every interleaving already; build them withou
 #[cfg(not(maru_loom))]
 pub use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
+#[cfg(all(maru_shuttle, not(maru_loom)))]
+compile_error!("cfg(maru_shuttle) chooses the checker of a model; cfg(maru_loom) beside it makes it one");
+
+/// The model checker.
+#[cfg(all(maru_loom, not(maru_shuttle)))]
+use loom as checker;
+#[cfg(all(maru_loom, maru_shuttle))]
+use shuttle as checker;
+
+#[cfg(maru_loom)]
+pub use checker::sync::atomic::{Ordering, fence};
 #[cfg(maru_loom)]
 pub use explored::{AtomicBool, AtomicU8, AtomicU64};
-#[cfg(maru_loom)]
-pub use loom::sync::atomic::{Ordering, fence};
 
 /// Words of a region that order nothing and decide nothing: padding, statistics, facts for people. The machine's type
 /// in models too, where each explored access would multiply the interleavings.
@@ -57,46 +68,60 @@ impl Backoff {
         #[cfg(not(maru_loom))]
         self.inner.snooze();
         #[cfg(maru_loom)]
-        loom::thread::yield_now();
+        checker::thread::yield_now();
     }
 }
 
-/// Loom's atomics, made to be looked at from all sides.
+/// The checker's atomics, with what each of the two needs before an access.
 ///
 /// Loom 0.7.3 remembers only the last access to an atomic when it decides where threads must be swapped. A thread that
 /// loads a word and then swaps it (everything here does) covers up the other thread's earlier load by its own, so that
 /// the order "swapped before that load" is never tried. A store that nobody reads, next to every load, makes loads
 /// conflict with each other too; then the last access is the right one to remember. It orders nothing:
 /// `loom-tests/tests/looking.rs` shows both halves of this.
+///
+/// Under shuttle, an access is where a thread may meet its [`fate`].
 #[cfg(maru_loom)]
 mod explored {
-    use super::Ordering;
+    use super::{Ordering, checker::sync::atomic};
 
     macro_rules! explored {
         ($($(#[$doc:meta])* $name:ident of $value:ty;)*) => {$(
             $(#[$doc])*
             #[derive(Debug)]
             pub struct $name {
-                word: loom::sync::atomic::$name,
-                looks: loom::sync::atomic::AtomicBool,
+                word: atomic::$name,
+                #[cfg(not(maru_shuttle))]
+                looks: atomic::AtomicBool,
             }
 
             impl $name {
                 /// A word of this value.
                 #[must_use]
                 pub fn new(value: $value) -> Self {
-                    Self { word: loom::sync::atomic::$name::new(value), looks: loom::sync::atomic::AtomicBool::new(false) }
+                    Self {
+                        word: atomic::$name::new(value),
+                        #[cfg(not(maru_shuttle))]
+                        looks: atomic::AtomicBool::new(false),
+                    }
+                }
+
+                fn accessed(&self) -> &atomic::$name {
+                    #[cfg(maru_shuttle)]
+                    super::fate::meet();
+                    &self.word
                 }
 
                 /// Loads.
                 pub fn load(&self, ordering: Ordering) -> $value {
+                    #[cfg(not(maru_shuttle))]
                     self.looks.store(true, Ordering::Relaxed);
-                    self.word.load(ordering)
+                    self.accessed().load(ordering)
                 }
 
                 /// Stores.
                 pub fn store(&self, value: $value, ordering: Ordering) {
-                    self.word.store(value, ordering);
+                    self.accessed().store(value, ordering);
                 }
 
                 /// Compares and swaps.
@@ -110,7 +135,7 @@ mod explored {
                     success: Ordering,
                     failure: Ordering,
                 ) -> Result<$value, $value> {
-                    self.word.compare_exchange(from, to, success, failure)
+                    self.accessed().compare_exchange(from, to, success, failure)
                 }
             }
         )*};
@@ -128,17 +153,76 @@ mod explored {
     impl AtomicU64 {
         /// Adds; returns what was there.
         pub fn fetch_add(&self, value: u64, ordering: Ordering) -> u64 {
-            self.word.fetch_add(value, ordering)
+            self.accessed().fetch_add(value, ordering)
         }
 
         /// Sets bits; returns what was there.
         pub fn fetch_or(&self, value: u64, ordering: Ordering) -> u64 {
-            self.word.fetch_or(value, ordering)
+            self.accessed().fetch_or(value, ordering)
         }
 
         /// Keeps bits; returns what was there.
         pub fn fetch_and(&self, value: u64, ordering: Ordering) -> u64 {
-            self.word.fetch_and(value, ordering)
+            self.accessed().fetch_and(value, ordering)
+        }
+    }
+}
+
+/// What befalls a thread of a model in the middle of a call: death, or a long sleep, at its n-th access from now.
+#[cfg(all(maru_loom, maru_shuttle))]
+pub mod fate {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use super::checker;
+
+    #[derive(Clone, Copy)]
+    enum Fate {
+        Death,
+        /// Looks at nothing for so many turns.
+        Sleep(u32),
+    }
+
+    struct Died;
+
+    checker::thread_local! {
+        static NEXT: Cell<Option<(u32, Fate)>> = Cell::new(None);
+    }
+
+    /// Before an access.
+    pub(super) fn meet() {
+        let met = NEXT.with(|next| {
+            let (left, fate) = next.get()?;
+            next.set(left.checked_sub(1).map(|left| (left, fate)));
+            (left == 0).then_some(fate)
+        });
+        match met {
+            None => {}
+            // No panic hook runs: nothing has failed.
+            Some(Fate::Death) => resume_unwind(Box::new(Died)),
+            Some(Fate::Sleep(turns)) => (0..turns).for_each(|_| checker::thread::yield_now()),
+        }
+    }
+
+    /// Sleeps for so many turns at the n-th access from now, wherever that is.
+    pub fn sleep_at(access: u32, turns: u32) {
+        NEXT.with(|next| next.set(Some((access, Fate::Sleep(turns)))));
+    }
+
+    /// Goes on without a fate.
+    pub fn spare() {
+        NEXT.with(|next| next.set(None));
+    }
+
+    /// Runs `life`, and ends it at its n-th access. `None`: it did not come to its own end.
+    pub fn die_at<T>(access: u32, life: impl FnOnce() -> T) -> Option<T> {
+        NEXT.with(|next| next.set(Some((access, Fate::Death))));
+        let ended = catch_unwind(AssertUnwindSafe(life));
+        spare();
+        match ended {
+            Ok(value) => Some(value),
+            Err(payload) if payload.is::<Died>() => None,
+            Err(payload) => resume_unwind(payload),
         }
     }
 }
@@ -149,6 +233,8 @@ mod explored {
 ///   condition`, only where the condition holds.
 /// * `edge!(fence Name, ordering)`: that fence; AcqRel instead of SeqCst, or none at all, when taken away.
 /// * `edge!(Name)`: `true`; `false` when taken away.
+///
+/// Under shuttle only the last kind can be missed: it knows no weak orderings.
 macro_rules! edge {
     (fence $edge:ident, $ordering:expr) => {{
         #[cfg(not(maru_loom))]
@@ -216,6 +302,8 @@ pub mod weak {
         SearchAgain,
         /// C1: the leader word counts only while its session lives under that epoch.
         LeaderLives,
+        /// T1: the token spent before the slot becomes `Pending`.
+        SpendFirst,
         /// L3: a session's word decides whether its cells count.
         SessionDecides,
         /// L3: the Release of `Live`, which publishes the zeroed cells of the former owner.
@@ -223,7 +311,7 @@ pub mod weak {
     }
 
     thread_local! {
-        // Loom runs all threads of a model on the thread that called it.
+        // Both checkers run all threads of a model on the thread that called them.
         static TAKEN: Cell<Option<Edge>> = const { Cell::new(None) };
     }
 

@@ -74,6 +74,26 @@ impl ObjectId {
     }
 }
 
+/// How much of a region a namespace may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Budget {
+    /// Slots, of whichever class.
+    Slots(u32),
+    /// Bytes, rounded down to slots of the largest class: what it holds never exceeds them.
+    Bytes(u64),
+}
+
+impl Budget {
+    /// In slots, where the largest class has `slot_bytes`.
+    #[must_use]
+    pub fn slots(self, slot_bytes: u64) -> u32 {
+        match self {
+            Self::Slots(slots) => slots,
+            Self::Bytes(bytes) => u32::try_from(bytes / slot_bytes.max(1)).unwrap_or(u32::MAX),
+        }
+    }
+}
+
 /// Who writes the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Writer {
@@ -138,6 +158,8 @@ pub enum Why {
     BucketBusy,
     /// The namespace's budget is spent.
     OverBudget,
+    /// This session's own limit is reached (reservations, pins).
+    SessionLimit,
 }
 
 impl Why {
@@ -159,6 +181,7 @@ impl Why {
             Self::LengthMismatch { .. } => "length_mismatch",
             Self::BucketBusy => "bucket_busy",
             Self::OverBudget => "over_budget",
+            Self::SessionLimit => "session_limit",
         }
     }
 }
@@ -184,6 +207,7 @@ impl fmt::Display for Why {
             }
             Self::BucketBusy => f.write_str("both index buckets are full of blocks in use"),
             Self::OverBudget => f.write_str("the namespace's budget is spent"),
+            Self::SessionLimit => f.write_str("this session's own limit is reached"),
         }
     }
 }
@@ -410,6 +434,22 @@ pub struct Usage {
     pub slots: [u32; 7],
     /// Slots whose word is none that any version writes.
     pub damaged_slots: u32,
+}
+
+/// What one namespace holds, recounted from the slot words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NamespaceUsage {
+    /// Slots that it may hold; `None`: no budget.
+    pub budget_slots: Option<u64>,
+    /// Budget tokens that are spent now: slots that it holds, and slots that are about to be its.
+    pub spent_tokens: u32,
+    /// Slots by state, in the order of [`maru_layout::word::SlotState::ALL`]. A slot that is only claimed does not say for
+    /// whom; a free one is nobody's.
+    pub slots: [u32; 7],
+    /// Bytes of its slots.
+    pub allocated_bytes: u64,
+    /// Payload bytes of its ready objects.
+    pub ready_bytes: u64,
 }
 
 /// How a session waits and how long others wait for it; from the region's superblock.

@@ -28,8 +28,10 @@ pub(crate) fn zeroed<const N: usize>() -> [AtomicU64; N] {
 pub(crate) const WAYS: usize = if cfg!(maru_loom) { 2 } else { BUCKET_WAYS };
 /// Words of a session entry that only people read; none in a model.
 const SESSION_FACTS: usize = if cfg!(maru_loom) { 0 } else { 30 };
-/// Words between a namespace row's generation and its text; in a model the one with the text's length.
-const ROW_FACTS: usize = if cfg!(maru_loom) { 1 } else { 10 };
+/// Words between a namespace row's generation and its text; in a model the text's length and the budget.
+const ROW_FACTS: usize = if cfg!(maru_loom) { 3 } else { 10 };
+/// Where the budget stands among them.
+const ROW_BUDGET: usize = if cfg!(maru_loom) { 1 } else { 6 };
 /// Words of a namespace's text; a model's has eight bytes.
 const ROW_TEXT: usize = if cfg!(maru_loom) { 1 } else { 116 };
 
@@ -170,6 +172,13 @@ impl RowLines {
     pub(crate) fn state(&self) -> Option<RowState> {
         // ORDERING: Acquire, pairs with the Release of `Ready`: text and digest are visible.
         RowState::from_bits(self.state.load(Ordering::Acquire))
+    }
+
+    /// Budget in slots plus one (0 = none), and its first token.
+    pub(crate) fn budget(&self) -> (u64, u32) {
+        // ORDERING: Relaxed: written before the row became `Ready`, which the caller saw with Acquire.
+        let word = |at: usize| self.facts.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
+        (word(ROW_BUDGET), word(ROW_BUDGET + 1) as u32)
     }
 
     /// The namespace's generation.

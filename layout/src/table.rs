@@ -349,8 +349,10 @@ pub struct NamespaceRow {
     pub text_digest: [u8; 32],
     /// Budget in slots plus one; 0 = no budget.
     pub budget_slots: u64,
+    /// First of as many tokens as the budget has slots; 0 without a budget.
+    pub first_token: u32,
     /// Zero.
-    pub reserved1: [u8; 24],
+    pub reserved1: [u8; 20],
     /// Canonical text, UTF-8, zero-padded.
     pub text: [u8; 928],
 }

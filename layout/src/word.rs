@@ -540,6 +540,48 @@ impl fmt::Debug for LeaseCell {
     }
 }
 
+/// A budget token: the slot and the life of it that the token is spent on. Zero = never spent.
+///
+/// ```text
+/// bits  0..36  generation, low bits (a slot's first generation is 1)
+/// bits 36..64  slot
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct TokenWord(pub u64);
+
+impl TokenWord {
+    /// Never spent.
+    pub const UNUSED: Self = Self(0);
+
+    /// Spent on this life of this slot.
+    #[must_use]
+    pub const fn new(slot: u32, generation: u64) -> Self {
+        Self((generation & mask(36)) | ((slot as u64 & mask(SLOT_BITS)) << 36))
+    }
+
+    /// Slot and low bits of the generation; `None` for a token that was never spent.
+    #[must_use]
+    pub const fn names(self) -> Option<(u32, u64)> {
+        if self.0 == 0 { None } else { Some(((self.0 >> 36) as u32, self.0 & mask(36))) }
+    }
+
+    /// Whether it names this life of this slot.
+    #[must_use]
+    pub const fn is_of(self, slot: u32, generation: u64) -> bool {
+        self.0 == Self::new(slot, generation).0
+    }
+}
+
+impl fmt::Debug for TokenWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.names() {
+            Some((slot, generation)) => write!(f, "spent on slot {slot}, generation ..{generation}"),
+            None => f.write_str("unused"),
+        }
+    }
+}
+
 /// An entry of an index bucket. Zero = empty.
 ///
 /// ```text

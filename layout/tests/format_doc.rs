@@ -226,6 +226,7 @@ fn layouts() -> Vec<Layout> {
             created_ns,
             text_digest,
             budget_slots,
+            first_token,
             reserved1,
             text,
         }),

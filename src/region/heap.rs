@@ -1,4 +1,4 @@
-//! Tables on the heap, for models: the same types and methods as `tables.rs`, with loom's atomics.
+//! Tables on the heap, for models: the same types and methods as `tables.rs`, with the model checker's atomics.
 //!
 //! The world is shrunk, the logic is not: a model chooses how many slots, buckets and sessions there are
 //! (usually two to four), and the protocol code above does not know the difference.
@@ -14,7 +14,7 @@ use crate::view::{AreaHead, BucketLine, Control, RowLines, SessionLines, zeroed}
 /// Payload words a slot has in a model.
 pub(crate) const PAYLOAD_WORDS: usize = 2;
 
-/// A region's tables, as loom's atomics.
+/// A region's tables, as the checker's atomics.
 #[derive(Clone)]
 pub(crate) struct Tables {
     inner: Arc<Inner>,
@@ -29,9 +29,13 @@ struct Inner {
     access: Vec<AtomicU8>,
     sessions: Vec<SessionLines>,
     areas: Vec<(AreaHead, Vec<AtomicU64>)>,
+    tokens: Vec<AtomicU64>,
     rows: Vec<RowLines>,
     payload: Vec<[AtomicU64; PAYLOAD_WORDS]>,
 }
+
+/// Budget tokens of a model.
+const TOKENS: u32 = 2;
 
 /// How large a model's world is: as small as its question allows.
 #[derive(Debug, Clone, Copy)]
@@ -60,6 +64,7 @@ impl Tables {
         geometry.bucket_count = size.buckets;
         geometry.namespace_count = size.rows;
         geometry.lease_cells = size.cells;
+        geometry.token_count = TOKENS;
         let inner = Inner {
             control: Control {
                 format: AtomicU64::new(2),
@@ -87,6 +92,7 @@ impl Tables {
                     text: zeroed(),
                 })
                 .collect(),
+            tokens: (0..TOKENS).map(|_| AtomicU64::new(0)).collect(),
             payload: (0..size.slots).map(|_| zeroed()).collect(),
             geometry,
         };
@@ -119,6 +125,10 @@ impl Tables {
 
     pub(crate) fn access(&self, slot: u32) -> &AtomicU8 {
         &self.inner.access[slot as usize]
+    }
+
+    pub(crate) fn token(&self, index: u32) -> &AtomicU64 {
+        &self.inner.tokens[index as usize]
     }
 
     pub(crate) fn session(&self, index: u32) -> &SessionLines {

@@ -7,6 +7,7 @@
 //! | `format.rs` | make a region: files aside and then linked, devices under a claim |
 //! | `config.rs` | compare the writer's configuration field by field |
 //! | `tables.rs` | the only place where mapped bytes become references |
+//! | `usage.rs` | accounts, recounted |
 //! | `heap.rs` | the same tables for models |
 
 #[cfg(not(maru_loom))]
@@ -18,6 +19,9 @@ mod open;
 #[cfg(not(maru_loom))]
 mod options;
 
+#[cfg(not(maru_loom))]
+mod usage;
+
 #[cfg(maru_loom)]
 #[path = "heap.rs"]
 mod tables;
@@ -25,7 +29,7 @@ mod tables;
 mod tables;
 
 #[cfg(not(maru_loom))]
-pub(crate) use open::{Inner, note_replaced, usage};
+pub(crate) use open::{Inner, note_replaced};
 #[cfg(not(maru_loom))]
 pub use open::{Outcome, Region};
 #[cfg(not(maru_loom))]
@@ -33,3 +37,5 @@ pub use options::{Format, Medium, Mode, OpenOptions, Progress, Scope, Stage, Wis
 #[cfg(maru_loom)]
 pub use tables::Size;
 pub(crate) use tables::Tables;
+#[cfg(not(maru_loom))]
+pub(crate) use usage::{namespace_usage, usage};

@@ -13,7 +13,7 @@ use bytemuck::Zeroable;
 use maru_layout::PAGE_BYTES;
 use maru_layout::geometry::Geometry;
 use maru_layout::superblock::{Hosts, Regime, Superblock, SuperblockError};
-use maru_layout::word::{FormatState, FormatWord, SlotState};
+use maru_layout::word::{FormatState, FormatWord};
 
 use super::config;
 use super::format::{self, Formatted};
@@ -24,9 +24,9 @@ use crate::os::identity::HostIdentity;
 use crate::os::map::Mapping;
 use crate::os::{Backing, BackingError, BackingFile, BackingKind, Partition};
 use crate::session::liveness::{HostWorld, Liveness};
-use crate::session::{Reader, Session, SessionInfo};
+use crate::session::{Reader, Session, SessionInfo, SessionOptions};
 use crate::sync::process::{AtomicBool, Ordering};
-use crate::{AttachError, OpenError, Role, Usage};
+use crate::{AttachError, HostName, HostRecovery, OpenError, Role, Usage, VouchError};
 
 /// Whether an open made the region or found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,7 +249,15 @@ impl Region {
     /// [`AttachError::Full`] when every entry belongs to somebody who lives or cannot be judged;
     /// [`AttachError::ReadOnly`] on a read-only region.
     pub fn session(&self, engine: &str, role: Role) -> Result<Session, AttachError> {
-        Session::attach(&self.inner, engine, role)
+        self.session_with(engine, role, SessionOptions::default())
+    }
+
+    /// Joins the region as a participant with limits of its own.
+    ///
+    /// # Errors
+    /// As [`Region::session`]; [`AttachError::Options`] names an option that cannot be.
+    pub fn session_with(&self, engine: &str, role: Role, options: SessionOptions) -> Result<Session, AttachError> {
+        Session::attach(&self.inner, engine, role, options)
     }
 
     /// Looks without joining: takes no entry, stores nothing, and works in every mode.
@@ -323,7 +331,7 @@ impl Region {
         if self.inner.tag.is_foreign() {
             return Usage::default();
         }
-        usage(&self.inner.tables)
+        super::usage(&self.inner.tables)
     }
 
     /// What can be said about the holder of session entry `index`.
@@ -337,6 +345,18 @@ impl Region {
         Ok(self.inner.world()?.liveness(index))
     }
 
+    /// Recovers every session of a host that is gone, on the caller's word, without joining: for a table that is full of
+    /// them. As [`Session::recover_host`], but nothing is read once more.
+    ///
+    /// # Errors
+    /// The name is this host's present boot; the region is open read-only; or the call cannot be tried.
+    pub fn recover_host(&self, host: &HostName) -> Result<HostRecovery, VouchError> {
+        if self.inner.mode == Mode::ReadOnly {
+            return Err(VouchError::ReadOnly);
+        }
+        crate::session::operator::recover_host_unjoined(&self.inner, host)
+    }
+
     /// Every entry of the session table that somebody has. Nothing in a forked child, where nothing is mapped.
     ///
     /// # Errors
@@ -347,45 +367,6 @@ impl Region {
         }
         Ok(crate::session::operator::list(&self.inner.tables, &self.inner.world()?, None))
     }
-}
-
-/// Recounts all slot words: the only truth about space, and so never out of step with it.
-pub(crate) fn usage(tables: &Tables) -> Usage {
-    let geometry = tables.geometry();
-    let mut usage = Usage {
-        capacity_bytes: geometry.capacity_bytes(),
-        reserved_bytes: geometry.length_bytes,
-        capacity_slots: geometry.slot_count,
-        ..Usage::default()
-    };
-    for class in &geometry.classes {
-        for slot in class.first_slot..class.first_slot + class.slot_count {
-            let record = tables.slot(slot);
-            let Some(state) = record.word().state() else {
-                usage.damaged_slots += 1;
-                usage.allocated_bytes += class.slot_bytes;
-                continue;
-            };
-            usage.slots[state as usize] += 1;
-            if state != SlotState::Free {
-                usage.allocated_bytes += class.slot_bytes;
-            }
-            match state {
-                SlotState::Free => {}
-                SlotState::Ready => {
-                    usage.ready_allocated_bytes += class.slot_bytes;
-                    let length = record.read_identity().map_or(0, |(_, identity)| crate::slot::length_of(&identity));
-                    usage.ready_bytes += u64::from(length).min(class.slot_bytes);
-                }
-                SlotState::Retiring => usage.retiring_bytes += class.slot_bytes,
-                SlotState::Quarantined => usage.quarantined_bytes += class.slot_bytes,
-                SlotState::Claiming | SlotState::Pending | SlotState::Writing => {
-                    usage.writing_bytes += class.slot_bytes;
-                }
-            }
-        }
-    }
-    usage
 }
 
 /// A bounded wait for somebody else's work.

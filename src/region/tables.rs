@@ -42,6 +42,7 @@ struct Bases {
     records: *mut u8,
     buckets: *mut u8,
     access: *mut u8,
+    tokens: *mut u8,
     /// Null when the payload is not mapped.
     payload_origin: *mut u8,
 }
@@ -75,6 +76,7 @@ impl Tables {
             records: base(SectionKind::Records),
             buckets: base(SectionKind::Buckets),
             access: base(SectionKind::AccessBytes),
+            tokens: base(SectionKind::Tokens),
             payload_origin: if mapped >= geometry.length_bytes { mapping.as_ptr() } else { core::ptr::null_mut() },
         };
         Self { mapping, geometry, bases }
@@ -146,6 +148,14 @@ impl Tables {
         assert!(slot < self.geometry.slot_count, "slot index within the region");
         // SAFETY: the section holds at least one byte a slot, and the index is below the slot count.
         unsafe { self.at(self.bases.access, 1, slot as usize) }
+    }
+
+    /// A budget token.
+    #[inline]
+    pub(crate) fn token(&self, index: u32) -> &AtomicU64 {
+        assert!(index < self.geometry.token_count, "token index within the region");
+        // SAFETY: the section holds `token_count` words, and the index is below that.
+        unsafe { self.at(self.bases.tokens, 8, index as usize) }
     }
 
     /// A session entry.

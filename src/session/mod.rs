@@ -10,6 +10,8 @@
 //! | `liveness.rs` | proof of death |
 //! | `reservation.rs` | the writer's end of a store |
 //! | `lease.rs` | the reader's end of a load |
+//! | `options.rs` | whether it evicts, and what it may hold |
+//! | `pin.rs` | keeps blocks for a time |
 //! | `reader.rs` | looking without joining |
 //! | `operator.rs` | fencing, recovering, leading: for coordinators and operators |
 
@@ -18,10 +20,12 @@ mod attach;
 mod lease;
 pub(crate) mod liveness;
 pub(crate) mod operator;
+mod options;
+mod pin;
 mod reader;
 mod reservation;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytemuck::Zeroable;
 use maru_layout::superblock::Hosts;
@@ -32,10 +36,13 @@ pub use self::announce::{AnnounceError, coordinator_socket};
 pub use self::lease::{Lease, View};
 pub use self::liveness::{Liveness, host_tag};
 pub use self::operator::SessionInfo;
+pub use self::options::{Evict, SessionOptions};
+pub use self::pin::Pin;
 pub use self::reader::{ReadError, Reader};
 pub use self::reservation::{Reservation, Reserve};
 
-use crate::engine::{Engine, Me, World};
+use self::pin::Pins;
+use crate::engine::{Engine, Eviction, Me, World};
 use crate::lease::Held;
 use crate::namespace::Namespace;
 use crate::os::BackingKind;
@@ -48,8 +55,8 @@ use crate::store::NotGranted;
 use crate::sync::process;
 use crate::sync::{Ordering, fence};
 use crate::{
-    AttachError, Batch, CallError, Commit, LeaseHandle, Limits, NamespaceError, NamespaceId, ObjectId, Probe,
-    ReclaimReport, Release, ReserveOptions, Retire, StillHeld, Token, Usage, Why, Writer,
+    AttachError, Batch, Budget, CallError, Commit, LeaseHandle, Limits, NamespaceError, NamespaceId, NamespaceUsage,
+    ObjectId, Probe, ReclaimReport, Release, ReserveOptions, Retire, StillHeld, Token, Usage, Why, Writer,
 };
 
 /// The one dispatch on the regime, made when the session is.
@@ -70,11 +77,11 @@ macro_rules! on {
 pub(crate) use on;
 
 impl Dispatch {
-    pub(crate) fn new(inner: &Inner, me: Me, world: Box<dyn World>) -> Self {
+    pub(crate) fn new(inner: &Inner, me: Me, world: Box<dyn World>, eviction: Eviction) -> Self {
         let tables = inner.tables.clone();
         match inner.geometry().hosts {
-            Hosts::One => Self::One(Engine::new(tables, me, world)),
-            Hosts::Many => Self::Many(Engine::new(tables, me, world)),
+            Hosts::One => Self::One(Engine::new(tables, me, world).evicting(eviction)),
+            Hosts::Many => Self::Many(Engine::new(tables, me, world).evicting(eviction)),
         }
     }
 }
@@ -92,17 +99,26 @@ pub struct Session {
     me: Me,
     /// For questions about others that no protocol asks.
     world: liveness::HostWorld,
+    options: SessionOptions,
+    pins: Mutex<Pins>,
     loads: process::AtomicU64,
 }
 
 impl Session {
-    pub(crate) fn attach(inner: &Arc<Inner>, engine: &str, role: Role) -> Result<Self, AttachError> {
+    pub(crate) fn attach(
+        inner: &Arc<Inner>,
+        engine: &str,
+        role: Role,
+        options: SessionOptions,
+    ) -> Result<Self, AttachError> {
         if inner.mode == Mode::ReadOnly {
             return Err(AttachError::ReadOnly);
         }
         if engine.is_empty() || engine.len() > 64 || engine.chars().any(char::is_control) {
             return Err(AttachError::EngineName { bytes: engine.len() });
         }
+        options.check()?;
+        let eviction = options.eviction();
         check_region(inner)?;
         let process = ProcessIdentity::current()?;
         let host_tag = liveness::host_tag(&process.host, inner.locks())?;
@@ -122,30 +138,33 @@ impl Session {
 
         let entries = inner.geometry().session_count;
         let (mut live, mut unknown) = (0, 0);
-        for index in 0..entries {
+        // Free entries first: what a dead session left, its flight record too, stays to be looked at as long as there is
+        // room beside it.
+        let free = (0..entries).filter(|index| idle(inner, *index));
+        for (index, last_pass) in free.map(|index| (index, false)).chain((0..entries).map(|index| (index, true))) {
             // Asking first keeps the lock of a live session from being tried for.
             match world.liveness(index) {
                 Liveness::Alive => {
-                    live += 1;
+                    live += u32::from(last_pass);
                     continue;
                 }
                 Liveness::Unknown if !idle(inner, index) => {
-                    unknown += 1;
+                    unknown += u32::from(last_pass);
                     continue;
                 }
                 _ => {}
             }
             let Some(lock) = LifeLock::take(inner.locks(), inner.offset + u64::from(index))? else {
-                live += 1;
+                live += u32::from(last_pass);
                 continue;
             };
             // From here on nobody else moves this entry forward; what it says belongs to the dead.
             let judged = world.judges(index);
             let me = Me::new(index, maru_layout::word::SessionWord(0), id_low);
-            let attaching = Dispatch::new(inner, me, Box::new(inner.world()?));
+            let attaching = Dispatch::new(inner, me, Box::new(inner.world()?), eviction);
             let Some(word) = on!(attaching, e => e.attach_entry(host_tag, judged, &facts)) else { continue };
             let me = Me::new(index, word, id_low);
-            let dispatch = Dispatch::new(inner, me, Box::new(inner.world()?));
+            let dispatch = Dispatch::new(inner, me, Box::new(inner.world()?), eviction);
             // ORDERING: SeqCst fence: my lock and entry come before this look at the format word; a formatter claims the
             // word before it looks at locks and entries. One of us sees the other.
             step!(AttachFence);
@@ -161,6 +180,8 @@ impl Session {
                 lock: Some(lock),
                 me,
                 world,
+                options,
+                pins: Mutex::default(),
                 loads: process::AtomicU64::new(0),
             });
         }
@@ -219,6 +240,7 @@ impl Session {
             return Err(CallError::Replaced);
         }
         check_size(&self.inner)?;
+        self.drop_expired_pins();
         let beat = &self.inner.tables.session(self.me.index).heartbeat;
         step!(Heartbeat);
         // ORDERING: Relaxed: a number that others watch for change.
@@ -227,16 +249,33 @@ impl Session {
         Ok(next)
     }
 
-    /// Registers a namespace, or finds it registered: one row for one text, whoever asks first.
+    /// Registers a namespace, or finds it registered: one row for one text, whoever asks first. A namespace registered
+    /// here has no budget; one that has a budget keeps it.
     ///
     /// # Errors
     /// Names a missing field; or the table is full, or busy.
     pub fn namespace(&self, namespace: &Namespace) -> Result<NamespaceId, NamespaceError> {
+        self.namespace_within(namespace, None)
+    }
+
+    /// As [`Session::namespace`], with a budget: at no instant does the namespace hold more slots than that. A budget is
+    /// given once, by whoever registers first, and stays.
+    ///
+    /// # Errors
+    /// As [`Session::namespace`]; the namespace has another budget; the region has not as many tokens left.
+    pub fn namespace_with_budget(&self, namespace: &Namespace, budget: Budget) -> Result<NamespaceId, NamespaceError> {
+        self.namespace_within(namespace, Some(budget))
+    }
+
+    fn namespace_within(&self, namespace: &Namespace, budget: Option<Budget>) -> Result<NamespaceId, NamespaceError> {
         let text = namespace.text()?;
+        let geometry = self.inner.geometry();
+        // More than all slots is as good as all of them, and needs no more tokens.
+        let budget = budget.map(|budget| budget.slots(geometry.max_payload_bytes()).min(geometry.slot_count));
         self.check()?;
         on!(self.dispatch, e => {
             e.begin(Operation::Register, None);
-            let id = e.register(&text);
+            let id = e.register(&text, budget);
             let outcome = if id.is_ok() { RecordOutcome::Done } else { RecordOutcome::Refused };
             e.ended(Operation::Register, outcome, None, &[0; 32]);
             id
@@ -280,9 +319,20 @@ impl Session {
         if !on!(self.dispatch, e => e.check_namespace(&object.namespace))? {
             return Ok(Reserve::Refused(Why::Invalidated));
         }
+        if let Some(limit) = self.options.most_reservations
+            && on!(self.dispatch, e => e.open_reservations.load(process::Ordering::Relaxed)) >= u64::from(limit)
+        {
+            return Ok(Reserve::Refused(Why::SessionLimit));
+        }
+        self.drop_expired_pins();
         let device = options.writer == Writer::Device;
         on!(self.dispatch, e => e.begin(Operation::Reserve, None));
-        let reserved = on!(self.dispatch, e => e.reserve_slot(&object.key(), len, device));
+        let reserved = on!(self.dispatch, e => e.reserve_slot(
+            &object.key(),
+            len,
+            device,
+            e.purse(object.namespace.row),
+        ));
         let (outcome, replica) = match &reserved {
             Ok(claim) => (RecordOutcome::Done, Some((claim.slot, claim.word))),
             Err(NotGranted::Present) => (RecordOutcome::Present, None),
@@ -517,6 +567,15 @@ impl Session {
         Ok(usage)
     }
 
+    /// Recounts what a namespace holds, and the tokens of its budget.
+    ///
+    /// # Errors
+    /// The id is of another region; or the call cannot be tried.
+    pub fn namespace_usage(&self, namespace: &NamespaceId) -> Result<NamespaceUsage, CallError> {
+        check_region(&self.inner)?;
+        namespace_usage(&self.inner, &self.dispatch, namespace)
+    }
+
     /// What this entry has counted, by its owners so far. Nothing in a forked child, where nothing is mapped.
     #[must_use]
     pub fn counters(&self) -> Vec<(Counter, u64)> {
@@ -542,6 +601,9 @@ impl Session {
     fn leave(&mut self) -> Result<(), StillHeld> {
         if self.lock.is_none() || self.inner.tag.is_foreign() {
             return Ok(());
+        }
+        if check_region(&self.inner).is_ok() {
+            self.drop_all_pins();
         }
         let leases = self.leases();
         let reservations = on!(self.dispatch, e => e.open_reservations.load(process::Ordering::Relaxed)) as u32;
@@ -622,6 +684,16 @@ pub(crate) fn check_size(inner: &Inner) -> Result<(), CallError> {
         Ok(now_bytes) if now_bytes < mapped_bytes => Err(CallError::Resized { mapped_bytes, now_bytes }),
         _ => Ok(()),
     }
+}
+
+fn namespace_usage(inner: &Inner, dispatch: &Dispatch, namespace: &NamespaceId) -> Result<NamespaceUsage, CallError> {
+    let spent_tokens = on!(dispatch, e => {
+        e.check_origin(namespace)?;
+        e.purse(namespace.row).map_or(0, |purse| e.spent_tokens(purse))
+    });
+    let usage = NamespaceUsage { spent_tokens, ..crate::region::namespace_usage(&inner.tables, namespace.row) };
+    not_lost(inner)?;
+    Ok(usage)
 }
 
 pub(crate) fn probe(dispatch: &Dispatch, object: &ObjectId) -> Result<Probe, CallError> {

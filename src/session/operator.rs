@@ -6,8 +6,9 @@ use maru_layout::table::{Operation, RecordOutcome, Role};
 use maru_layout::word::{SessionState, SessionWord};
 
 use super::liveness::HostWorld;
-use super::{Liveness, Mode, Session, on};
-use crate::region::Tables;
+use super::{Dispatch, Liveness, Mode, Session, check_region, on};
+use crate::engine::{Eviction, Me};
+use crate::region::{Inner, Tables};
 use crate::{CallError, HostName, HostRecovery, Lead, ReclaimReport, VouchError};
 
 /// An entry of the session table, and what this host can say about its holder.
@@ -57,6 +58,24 @@ pub(crate) fn list(tables: &Tables, world: &HostWorld, me: Option<u32>) -> Vec<S
             })
         })
         .collect()
+}
+
+/// Recovers a host's sessions on behalf of somebody who has not joined.
+pub(crate) fn recover_host_unjoined(inner: &Inner, host: &HostName) -> Result<HostRecovery, VouchError> {
+    check_region(inner)?;
+    let world = inner.world().map_err(|error| VouchError::Locks(error.to_string()))?;
+    let here = refuse_this_host(&world, host)?;
+    let dispatch = Dispatch::new(inner, Me::observer(), Box::new(world), Eviction::default());
+    Ok(on!(dispatch, e => e.recover_host(host, &here).0))
+}
+
+/// Boot id of this host, which is not the one that `host` names.
+fn refuse_this_host(world: &HostWorld, host: &HostName) -> Result<[u8; 16], VouchError> {
+    let here = world.boot_id();
+    if *host == HostName::Id(here) || *host == HostName::Tag(world.host_tag()) {
+        return Err(VouchError::ThisHost { host: *host });
+    }
+    Ok(here)
 }
 
 impl Session {
@@ -112,10 +131,7 @@ impl Session {
     /// The name is this host's present boot; or the call cannot be tried.
     pub fn recover_host(&self, host: &HostName, tell: &mut dyn FnMut(u64, u64)) -> Result<HostRecovery, VouchError> {
         self.check()?;
-        let here = self.world.boot_id();
-        if *host == HostName::Id(here) || *host == HostName::Tag(self.world.host_tag()) {
-            return Err(VouchError::ThisHost { host: *host });
-        }
+        let here = refuse_this_host(&self.world, host)?;
         let payload_read = self.inner.mode != Mode::HeaderOnly;
         Ok(self.recorded(
             Operation::Reclaim,

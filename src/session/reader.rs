@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use super::{CallError, Dispatch, check_region, check_size, not_lost, on};
-use crate::engine::{Me, World};
+use crate::engine::{Eviction, Me, World};
 use crate::lease::Held;
 use crate::namespace::Namespace;
 use crate::region::{Inner, Mode};
-use crate::{LoadError, NamespaceError, NamespaceId, ObjectId, Probe, Usage, Why};
+use crate::{LoadError, NamespaceError, NamespaceId, NamespaceUsage, ObjectId, Probe, Usage, Why};
 
 /// Nobody dies for somebody who only looks.
 struct Onlooker;
@@ -43,7 +43,10 @@ pub enum ReadError {
 
 impl Reader {
     pub(crate) fn new(inner: &Arc<Inner>) -> Self {
-        Self { inner: inner.clone(), dispatch: Dispatch::new(inner, Me::observer(), Box::new(Onlooker)) }
+        Self {
+            inner: inner.clone(),
+            dispatch: Dispatch::new(inner, Me::observer(), Box::new(Onlooker), Eviction::default()),
+        }
     }
 
     /// The registered id of a namespace; `None` when nobody has registered it.
@@ -103,6 +106,15 @@ impl Reader {
             }
             Ok(bytes)
         })
+    }
+
+    /// Recounts what a namespace holds, and the tokens of its budget.
+    ///
+    /// # Errors
+    /// The id is of another region; or the call cannot be tried.
+    pub fn namespace_usage(&self, namespace: &NamespaceId) -> Result<NamespaceUsage, CallError> {
+        check_region(&self.inner)?;
+        super::namespace_usage(&self.inner, &self.dispatch, namespace)
     }
 
     /// Recounts all slot words.

@@ -1,14 +1,19 @@
 //! Tests of the library through its public calls, several sessions in one process. What needs several processes
 //! is in `tools/shell/tests`; what needs every interleaving is in `loom-tests`.
 
+mod budgets;
 mod cases;
+mod eviction;
 mod faults;
 mod guard;
 mod store_and_load;
 
 use std::path::PathBuf;
 
-use crate::{Format, Namespace, NamespaceId, ObjectId, OpenOptions, Region, Reserve, ReserveOptions, Session, Wish};
+use crate::{
+    Evict, Format, Namespace, NamespaceId, ObjectId, OpenOptions, Region, Reserve, ReserveOptions, Session,
+    SessionOptions, Wish,
+};
 
 /// A path in memory that is removed when the test ends.
 pub(crate) struct Scratch {
@@ -28,6 +33,11 @@ impl Scratch {
         let options = OpenOptions::path(self.path("region")).format(Format::IfAbsent).wish(wish);
         Region::open(options).expect("a region in memory")
     }
+}
+
+/// Options of a session that refuses where there is no room.
+pub(crate) fn keeping() -> SessionOptions {
+    SessionOptions { evict: Evict::Never, ..SessionOptions::default() }
 }
 
 pub(crate) fn namespace(tag: &str) -> Namespace {

@@ -1,6 +1,6 @@
 //! One store, one load, and the answers around them.
 
-use super::{Scratch, namespace, object, payload, store};
+use super::{Scratch, keeping, namespace, object, payload, store};
 use crate::{Batch, Commit, Probe, Release, Reserve, ReserveOptions, Retire, Role, Verify, Why, Wish, WriteError};
 
 #[test]
@@ -40,7 +40,7 @@ fn what_one_session_stores_another_loads() {
 fn a_full_region_refuses_and_keeps_its_hits() {
     let scratch = Scratch::new();
     let region = scratch.region(Wish::of_slots(4 << 20, 4096));
-    let session = region.session("a", Role::Worker).expect("attach");
+    let session = region.session_with("a", Role::Worker, keeping()).expect("attach");
     let ns = session.namespace(&namespace("t")).expect("namespace");
     let slots = u64::from(region.geometry().slot_count);
     let (mut stored, mut refused) = (0, 0);
@@ -97,7 +97,7 @@ fn pieces_in_any_order_make_the_same_block() {
 fn blocks_of_an_ended_namespace_become_space_again() {
     let scratch = Scratch::new();
     let region = scratch.region(Wish::of_slots(1 << 20, 4096));
-    let session = region.session("a", Role::Worker).expect("attach");
+    let session = region.session_with("a", Role::Worker, keeping()).expect("attach");
     let [old, other] = ["old", "other"].map(|tag| session.namespace(&namespace(tag)).expect("namespace"));
     let slots = u64::from(region.geometry().slot_count);
     assert_eq!(store(&session, &object(other, 0), &payload(0, 100)), "stored");

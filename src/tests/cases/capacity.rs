@@ -5,7 +5,7 @@
 //! * Cause: room is promised before it is had; eviction comes before the decision.
 
 use super::{acquire, load};
-use crate::tests::{Scratch, namespace, object, payload, store};
+use crate::tests::{Scratch, keeping, namespace, object, payload, store};
 use crate::{Reserve, ReserveOptions, Role, Session, Why, Wish};
 
 const BLOCK: usize = 128 << 10;
@@ -80,7 +80,7 @@ fn stored_is_found_refused_costs_nobody_and_both_add_up() {
 fn a_batch_of_reservations_answers_each_in_its_place() {
     let scratch = Scratch::new();
     let region = scratch.region(Wish::of_slots(4 << 20, BLOCK as u64));
-    let session = region.session("a", Role::Worker).expect("attach");
+    let session = region.session_with("a", Role::Worker, keeping()).expect("attach");
     let ns = session.namespace(&namespace("t")).expect("namespace");
     let slots = u64::from(region.geometry().slot_count);
     assert_eq!(store(&session, &object(ns, 0), &payload(0, BLOCK)), "stored");

@@ -7,17 +7,19 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use maru::Backing;
+use maru::{Backing, HostName};
 
 use crate::dump::{Filter, HexPrefix, StateWish};
 use crate::findings::{Report, Verdict};
-use crate::list;
+use crate::operate::{self, Wish};
 use crate::out::{Line, Out};
 use crate::run::{Request, Verb, inspect, unread_summary, verdict_line};
 use crate::source::Part;
+use crate::{list, log};
 
 const ABOUT: &str = "Looks into Maru regions without joining them: live, dead, foreign, cut or damaged ones; in files, \
-                     device-dax nodes and copies. Reads only, holds no lock, takes no entry.";
+                     device-dax nodes and copies. Looking reads only, holds no lock, takes no entry. The two verbs that \
+                     act, fence and recover, look too unless --yes is given.";
 
 const HELP: &str = "\
 Examples:
@@ -25,18 +27,89 @@ Examples:
   maru-inspect stat /dev/shm/kv                what it is and how full
   maru-inspect sessions /dev/shm/kv --watch 1s who is attached, alive or dead, refreshed
   maru-inspect leases /dev/shm/kv              who protects what
+  maru-inspect log /dev/shm/kv --last 20       what everybody did last, the dead included
   maru-inspect namespaces /dev/shm/kv          what is stored under which name
   maru-inspect dump /dev/shm/kv --state ready --key 3fa2
   maru-inspect verify /dev/shm/kv              invariants; safe beside live writers
   maru-inspect verify kv.copy --payload        also every payload checksum
   maru-inspect stat /dev/dax0.0 --offset 2GiB  a partition of a device
   maru-inspect verify /dev/shm/kv --json | jq 'select(.kind == \"finding\")'
+  maru-inspect recover /dev/shm/kv             what this host's dead left behind; --yes brings it home
+  maru-inspect fence /dev/shm/kv --session 3   what shutting session 3 out would change; --yes does it
 
 Without PATH the verbs look at the device that CXL_DAX_DEVICE names.
 The bare command lists /dev/shm and the colon-separated folders in MARU_REGIONS.
 
 Exit codes: 0 sound, 1 damaged, 2 cannot be read, 3 busy (inconclusive: look again).
-JSON: one object a line with `kind` region, usage, slot, session, lease, namespace, finding; the last line is `summary`.";
+Of fence and recover: 0 done or nothing to do, 1 damaged, 2 cannot, 3 busy.
+JSON: one object a line with `kind` region, usage, slot, session, lease, namespace, record, finding; of fence and recover
+plan and change; the last line is `summary`.";
+
+const SESSIONS_HELP: &str = "\
+The picture has one character for each entry of the table: A alive, X dead, ? unknown here, F fenced, . free.
+Alive and dead are the kernel's word: each session holds a lock that the kernel drops with the process. It says
+something about this host only; sessions of other hosts, and of earlier boots of this one, are unknown.
+A heartbeat proves nothing; --watch 1s shows whether it moves.
+
+Below the table, for each session: the operation that it is in the middle of (after a kill: that it died in), with its
+slot and what that slot is now; the last operation that ended; and for a dead one the command that recovers it.
+Nobody has to run that command: whoever is in the way of a dead session recovers it.
+
+Examples:
+  maru-inspect sessions /dev/shm/kv --watch 1s
+  maru-inspect sessions /dev/shm/kv --json | jq 'select(.unrecovered) | .recovery'";
+
+const LOG_HELP: &str = "\
+Each session remembers its last 16 operations in its own lines, readable after kill -9. They are shown merged, the
+oldest first, with a lane for each session. Times are wall clocks of the machines that wrote them.
+
+Records of an entry's last holder carry its epoch and engine; older ones are of holders that nobody remembers
+(`3:?`). A record that was never finished (its writer died or stands in it), or that no version writes, is a finding
+(flight_torn, flight_record) and is marked as not believed.
+
+Examples:
+  maru-inspect log /dev/shm/kv --last 20
+  maru-inspect log /dev/shm/kv --session 3
+  maru-inspect log /dev/shm/kv --json | jq 'select(.kind == \"record\" and .outcome != \"done\")'";
+
+const FENCE_HELP: &str = "\
+Says what would change, and ends with the command that does it. Nothing is changed without --yes.
+
+--session N[:EPOCH]  shuts a session out without proof that it is gone: a process that hangs, or that misbehaves. Its
+                     later calls answer \"fenced\"; the keys that it was writing are free at once, the slots are
+                     quarantined until its death is proven; its leases go on counting; what it stored stays.
+--host-dead HOST     the same as `recover --host-dead HOST`: you vouch that the host is gone.
+
+Examples:
+  maru-inspect sessions /dev/shm/kv               who is there; N and EPOCH are the columns # and epoch
+  maru-inspect fence /dev/shm/kv --session 3      what would change
+  maru-inspect fence /dev/shm/kv --session 3:17 --yes
+
+Exit codes: 0 done or nothing to do, 1 damaged, 2 cannot (nobody by that name), 3 busy (look again).";
+
+const RECOVER_HELP: &str = "\
+Says what would change, and ends with the command that does it. Nothing is changed without --yes.
+To recover a session: its leases are void, what it was writing is freed, its entry is given to the next; what it stored
+stays. What you must vouch for, by name, is what no kernel can prove:
+
+(nothing)              recovers what this host's kernel proves dead. Nobody has to: whoever is in the way does it too.
+--host-dead HOST       HOST is switched off, or unbound from the memory, and stays so. Recovers all its sessions, then
+                       reads once what they stored (a host may die before its last bytes arrive) and quarantines what
+                       does not match its checksum. HOST is a boot id, a host id (all boots of it), or tag:XXXXXXX, as
+                       `maru-inspect sessions --json` shows them. Never this boot of this host: its kernel is asked.
+--session-dead N:EPOCH the process is gone, whatever the kernel can say. Refused where it is seen to run.
+--devices-drained      no device that a dead session had told to write here is still writing. Frees those slots.
+
+While you vouch for what still runs, it may write into blocks that are not its own any more; loads notice that by the
+checksum, nothing prevents it. If in doubt, use `fence`.
+
+Examples:
+  maru-inspect recover /dev/shm/kv                              what the dead of this host left
+  maru-inspect recover /dev/shm/kv --yes
+  maru-inspect recover /dev/dax0.0 --host-dead 6b1c3c5e8e1f4f0f9d3f0a1b2c3d4e5f
+  maru-inspect recover /dev/dax0.0 --session-dead 3:17 --json
+
+Exit codes: 0 done or nothing to do, 1 damaged (the region, or blocks that the scrub quarantined), 2 cannot, 3 busy.";
 
 /// Looks into Maru regions.
 #[derive(Parser, Debug)]
@@ -83,7 +156,8 @@ enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// Who is attached, whether they live, what they hold
+    /// Who is attached, whether they live, what they hold and do
+    #[command(after_help = SESSIONS_HELP)]
     Sessions {
         #[command(flatten)]
         target: Target,
@@ -102,10 +176,82 @@ enum Command {
         #[command(flatten)]
         target: Target,
     },
+    /// The last operations of every session, the dead included, by time
+    #[command(after_help = LOG_HELP)]
+    Log {
+        #[command(flatten)]
+        target: Target,
+        /// Only the entry with this index
+        #[arg(long, value_name = "N")]
+        session: Option<u32>,
+        /// Only the last so many
+        #[arg(long, value_name = "N")]
+        last: Option<usize>,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Shut a session out without proof that it is gone (dry run without --yes)
+    #[command(after_help = FENCE_HELP)]
+    Fence {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        whom: Fenced,
+        #[command(flatten)]
+        act: Act,
+    },
+    /// Bring home what the dead left behind (dry run without --yes)
+    #[command(after_help = RECOVER_HELP)]
+    Recover {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        whom: Recovered,
+        #[command(flatten)]
+        act: Act,
+    },
+}
+
+/// Whom to fence: exactly one.
+#[derive(Args, Debug, Clone)]
+#[group(required = true, multiple = false)]
+struct Fenced {
+    /// This session, without proof; with the epoch it cannot be a later one
+    #[arg(long, value_name = "N[:EPOCH]", value_parser = parse_session)]
+    session: Option<(u32, Option<u32>)>,
+    /// Every session of this host, which you vouch is gone (boot id, host id or tag:XXXXXXX)
+    #[arg(long, value_name = "HOST")]
+    host_dead: Option<HostName>,
+}
+
+/// What to vouch for: at most one.
+#[derive(Args, Debug, Clone)]
+#[group(multiple = false)]
+struct Recovered {
+    /// This host is gone (boot id, host id or tag:XXXXXXX)
+    #[arg(long, value_name = "HOST")]
+    host_dead: Option<HostName>,
+    /// The process of this session is gone
+    #[arg(long, value_name = "N:EPOCH", value_parser = parse_session_and_epoch)]
+    session_dead: Option<(u32, u32)>,
+    /// Devices that dead sessions had told to write here have drained
+    #[arg(long)]
+    devices_drained: bool,
 }
 
 #[derive(Args, Debug, Clone)]
-struct Target {
+struct Act {
+    /// Do it; without this, only say what would change
+    #[arg(long)]
+    yes: bool,
+    /// File that the sessions hold their life locks on, where that is not the region itself
+    #[arg(long, value_name = "PATH")]
+    lock_file: Option<PathBuf>,
+}
+
+/// Which region.
+#[derive(Args, Debug, Clone)]
+struct Place {
     /// File or device-dax node; without it, what CXL_DAX_DEVICE names
     path: Option<PathBuf>,
     /// Where the region starts (bytes, or with K, M, G, T; also Ki, KiB: all powers of 1024)
@@ -114,6 +260,12 @@ struct Target {
     /// Length of the partition; to the end of the backing unless said
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     length: Option<u64>,
+}
+
+#[derive(Args, Debug, Clone)]
+struct Target {
+    #[command(flatten)]
+    place: Place,
     /// Where the first page is no superblock at all, look through the copy at the end
     #[arg(long)]
     from_copy: bool,
@@ -136,6 +288,21 @@ fn parse_state(text: &str) -> Result<StateWish, String> {
 
 fn parse_key(text: &str) -> Result<HexPrefix, String> {
     HexPrefix::parse(text).ok_or_else(|| "wanted 1 to 64 hex digits".to_owned())
+}
+
+fn parse_session(text: &str) -> Result<(u32, Option<u32>), String> {
+    let wanted = || "wanted an index, or index:epoch, as `maru-inspect sessions` shows them".to_owned();
+    let (index, epoch) = text.split_once(':').map_or((text, None), |(index, epoch)| (index, Some(epoch)));
+    let index = index.parse().map_err(|_| wanted())?;
+    let epoch = epoch.map(|epoch| epoch.parse().map_err(|_| wanted())).transpose()?;
+    Ok((index, epoch))
+}
+
+fn parse_session_and_epoch(text: &str) -> Result<(u32, u32), String> {
+    match parse_session(text)? {
+        (index, Some(epoch)) => Ok((index, epoch)),
+        (index, None) => Err(format!("wanted the epoch too, as in {index}:7: the entry may be another's by now")),
+    }
 }
 
 /// A number, and the unit behind it in upper case.
@@ -172,7 +339,13 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 }
 
 /// What one command line asks for.
-struct Errand {
+enum Errand {
+    Look(Look),
+    Act(operate::Errand),
+}
+
+/// A look at a region, once or again and again.
+struct Look {
     target: Target,
     request: Request,
     watch: Option<Watch>,
@@ -180,7 +353,31 @@ struct Errand {
 
 impl Command {
     fn errand(self) -> Errand {
+        let act = |place: Place, act: Act, wish| {
+            let Place { path, offset, length } = place;
+            Errand::Act(operate::Errand { path, offset, length, lock_file: act.lock_file, wish, yes: act.yes })
+        };
         let (target, verb, watch, all) = match self {
+            Self::Fence { place, whom, act: how } => {
+                let wish = match (whom.session, whom.host_dead) {
+                    (_, Some(host)) => Wish::HostDead(host),
+                    (Some((index, epoch)), None) => Wish::Fence { index, epoch },
+                    (None, None) => unreachable!("one of the group is required"),
+                };
+                return act(place, how, wish);
+            }
+            Self::Recover { place, whom, act: how } => {
+                let wish = match (whom.host_dead, whom.session_dead) {
+                    (Some(host), _) => Wish::HostDead(host),
+                    (None, Some((index, epoch))) => Wish::SessionDead { index, epoch },
+                    (None, None) if whom.devices_drained => Wish::DevicesDrained,
+                    (None, None) => Wish::Proven,
+                };
+                return act(place, how, wish);
+            }
+            Self::Log { target, session, last, watch } => {
+                (target, Verb::Log(log::Filter { session, last }), Some(watch), true)
+            }
             Self::Dump { target, state, slot, key } => (target, Verb::Dump(Filter { state, slot, key }), None, true),
             Self::Stat { target, watch } => (target, Verb::Stat, Some(watch), false),
             Self::Verify { target, payload, all } => (target, Verb::Verify { payload }, None, all),
@@ -189,7 +386,7 @@ impl Command {
             Self::Namespaces { target } => (target, Verb::Namespaces, None, false),
         };
         let request = Request { verb, from_copy: target.from_copy, all, progress: true };
-        Errand { target, request, watch }
+        Errand::Look(Look { target, request, watch })
     }
 }
 
@@ -212,12 +409,13 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    let ended = match cli.verb {
-        None => list::run(cli.json),
-        Some(command) => watch(&command.errand(), cli.json),
+    let ended = match cli.verb.map(Command::errand) {
+        None => list::run(cli.json).map(Verdict::exit_code),
+        Some(Errand::Look(look)) => watch(&look, cli.json).map(Verdict::exit_code),
+        Some(Errand::Act(errand)) => operate::run(&errand, cli.json),
     };
     match ended {
-        Ok(verdict) => ExitCode::from(verdict.exit_code()),
+        Ok(code) => ExitCode::from(code),
         // `maru-inspect dump | head`: whoever read has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
@@ -227,7 +425,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn watch(errand: &Errand, json: bool) -> io::Result<Verdict> {
+fn watch(errand: &Look, json: bool) -> io::Result<Verdict> {
     let Some(Watch { watch: Some(pause), times }) = errand.watch else { return once(errand, json, false) };
     let mut looks = 0;
     loop {
@@ -241,14 +439,14 @@ fn watch(errand: &Errand, json: bool) -> io::Result<Verdict> {
 }
 
 /// Opens anew every time: the path may lead to another region by now.
-fn once(errand: &Errand, json: bool, again: bool) -> io::Result<Verdict> {
+fn once(errand: &Look, json: bool, again: bool) -> io::Result<Verdict> {
     let mut out = Out::stdout(json);
     if again && out.is_coloured() {
         out.line("\x1b[H\x1b[2J")?;
     } else if again {
         out.line("")?;
     }
-    let target = &errand.target;
+    let target = &errand.target.place;
     let backing = target.path.clone().map_or(Backing::Env, Backing::Path);
     let report = match Part::open(&backing, target.offset, target.length) {
         Ok(part) => inspect(&part, &errand.request, &mut out)?,
@@ -275,6 +473,17 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sessions_by_name() {
+        assert_eq!(parse_session("3"), Ok((3, None)));
+        assert_eq!(parse_session("3:17"), Ok((3, Some(17))));
+        assert_eq!(parse_session_and_epoch("3:17"), Ok((3, 17)));
+        for wrong in ["", ":", "3:", ":3", "-1", "3:17:1", "x", "4294967296"] {
+            assert!(parse_session(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_session_and_epoch("3").is_err());
     }
 
     #[test]

@@ -54,8 +54,25 @@ impl HexPrefix {
         sound.then(|| Self(text.to_ascii_lowercase()))
     }
 
-    fn starts(&self, digest: &[u8; 32]) -> bool {
+    pub(crate) fn starts(&self, digest: &[u8; 32]) -> bool {
         hex(digest).starts_with(&self.0)
+    }
+
+    /// The digits.
+    #[must_use]
+    pub fn digits(&self) -> &str {
+        &self.0
+    }
+
+    /// The digest, where all 64 digits are there.
+    #[must_use]
+    pub fn whole(&self) -> Option<[u8; 32]> {
+        let digits = self.0.as_bytes();
+        let mut digest = [0; 32];
+        for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = u8::from_str_radix(core::str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        (digits.len() == 64).then_some(digest)
     }
 }
 

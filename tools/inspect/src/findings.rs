@@ -24,6 +24,7 @@
 //! | `mark_low` | damage | fewer counted than there are: such entries are not found |
 //! | `dead_session`, `dead_owner`, `ownerless`, `quarantined`, `unindexed`, `chore`, `namespace_adding`, `formatting` | leftover | see the text |
 //! | `replaced`, `grown`, `unreadable` (in lists), `stale_entry`, `misplaced_entry`, `mark_high`, `bitmap`, `padding`, `session_facts`, `lease_sequence`, `pool` | info | see the text |
+//! | `flight_torn`, `flight_record` | info | a remembered operation that was never finished, or that no version writes |
 
 use serde::Serialize;
 

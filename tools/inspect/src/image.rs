@@ -13,7 +13,7 @@ use maru_layout::geometry::Geometry;
 use maru_layout::record::SlotRecord;
 use maru_layout::superblock::{SectionKind, Superblock, SuperblockError};
 use maru_layout::table::{Bucket, ControlPage, NamespaceRow, PoolEntry, SessionAreaHead, SessionEntry};
-use maru_layout::word::{FormatState, FormatWord, LeaseCell, SessionWord, SlotWord};
+use maru_layout::word::{FormatState, FormatWord, LeaseCell, SessionWord, SlotWord, TokenWord};
 use maru_layout::{BUCKET_BYTES, PAGE_BYTES, RECORD_BYTES, SESSION_AREA_HEAD_BYTES};
 
 use crate::findings::{Finding, Severity};
@@ -425,6 +425,20 @@ impl<'a> Image<'a> {
     pub fn for_each_row(&self, visit: impl FnMut(u32, NamespaceRow) -> Result<(), ReadError>) -> Result<(), ReadError> {
         let start = self.geometry.offset(SectionKind::Namespaces);
         self.for_each_chunk(start, self.geometry.namespace_count.into(), size_of::<NamespaceRow>() as u64, visit)
+    }
+
+    /// Visits `count` budget tokens from `first` on, all of them below `token_count`.
+    ///
+    /// # Errors
+    /// Some cannot be read; those before have been visited.
+    pub fn for_each_token(
+        &self,
+        first: u32,
+        count: u64,
+        mut visit: impl FnMut(TokenWord) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let start = self.place(SectionKind::Tokens, first.into(), 8);
+        self.for_each_chunk::<u64>(start, count, 8, |_, word| visit(TokenWord(word)))
     }
 
     /// Visits `count` elements that lie back to back, in chunks. Counts are below 2^32 everywhere.

@@ -4,7 +4,7 @@
 
 use std::io;
 
-use maru_layout::word::{LeaseCell, SessionState, SlotState, short_generation};
+use maru_layout::word::{LeaseCell, SessionState, SessionWord, SlotState, short_generation};
 use serde::Serialize;
 
 use crate::image::Image;
@@ -121,10 +121,11 @@ pub fn show(image: &Image<'_>, out: &mut Out) -> io::Result<Result<(), ReadError
     let (mut shown, mut void) = (0u64, 0u64);
     let end = (|| -> Result<io::Result<()>, ReadError> {
         for session in 0..image.geometry().session_count {
-            let word = image.session_word(session)?;
+            let entry = image.session(session)?;
+            let word = SessionWord(entry.word);
             let counts = matches!(word.state(), Some(SessionState::Live | SessionState::Fenced) | None);
             let state = word.state().map_or_else(|| "damaged".to_owned(), |state| state.name().to_owned());
-            let life = lives.holder(session, word);
+            let life = lives.holder(session, &entry);
             let mut written = Ok(());
             image.for_each_cell(session, |cell, found| {
                 let line = LeaseLine::of(image, (session, state.clone(), life, counts), cell, found)?;

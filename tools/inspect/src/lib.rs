@@ -1,7 +1,8 @@
-//! `maru-inspect`: looks into Maru regions without joining them.
+//! `maru-inspect`: looks into Maru regions without joining them, and does what operators do to sessions.
 //!
-//! The region may be live, dead, foreign, cut or damaged; it lies in a file, a device-dax node or a copy. The tool takes
-//! no entry of any table, stores nothing, holds no lock, and trusts no byte.
+//! The region may be live, dead, foreign, cut or damaged; it lies in a file, a device-dax node or a copy. A look takes
+//! no entry of any table, stores nothing, holds no lock, and trusts no byte. Two verbs act, `fence` and `recover`, and
+//! only with `--yes`: without it they are looks like the others.
 //!
 //! * I1: bytes are copied out before they are looked at, by `pread` where there is one: a file that is cut in the middle
 //!   gives a finding, never a signal ([`source`]).
@@ -19,9 +20,12 @@
 //! | [`image`] | superblock and typed reads |
 //! | [`life`] | whether the holder of a session entry lives |
 //! | [`findings`] | severities, codes, verdicts |
-//! | [`out`] | people's tables and JSON lines |
+//! | [`out`], [`lines`] | people's tables and JSON lines |
 //! | [`tally`] | one pass over the slot words: the accounts |
-//! | [`stat`], [`sessions`], [`leases`], [`namespaces`], [`dump`], [`verify`] | one verb each |
+//! | [`stat`], [`sessions`], [`leases`], [`namespaces`], [`dump`], [`log`], [`verify`] | one verb each |
+//! | [`flight`] | the flight recorder, read beside its writer |
+//! | [`operate`] | `fence` and `recover`: plan, act, read back |
+//! | [`hint`] | command lines to paste |
 //! | [`list`] | all regions of this host |
 //!
 //! For fuzzers and tests: [`inspect_bytes`] runs every verb over plain bytes.
@@ -29,11 +33,16 @@
 pub mod cli;
 pub mod dump;
 pub mod findings;
+pub mod flight;
+pub mod hint;
 pub mod image;
 pub mod leases;
 pub mod life;
+pub mod lines;
 pub mod list;
+pub mod log;
 pub mod namespaces;
+pub mod operate;
 pub mod out;
 pub mod run;
 pub mod sessions;
@@ -58,7 +67,8 @@ pub use run::{Request, Verb, inspect};
 #[must_use]
 pub fn inspect_bytes(bytes: &[u8]) -> Report {
     let source = source::Bytes::new(bytes);
-    for verb in [Verb::Stat, Verb::Sessions, Verb::Leases, Verb::Namespaces, Verb::Dump(dump::Filter::default())] {
+    let (dump, log) = (Verb::Dump(dump::Filter::default()), Verb::Log(log::Filter::default()));
+    for verb in [Verb::Stat, Verb::Sessions, Verb::Leases, Verb::Namespaces, dump, log] {
         for json in [true, false] {
             let mut sink = out::Out::memory(json);
             let request = Request { verb: verb.clone(), from_copy: true, ..Request::default() };

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use maru::Backing;
 use maru_layout::MAGIC;
-use maru_layout::word::SessionState;
 
 use crate::findings::{Finding, Report, Severity, Verdict};
 use crate::image::{self, Opening};
@@ -127,11 +126,11 @@ fn row(path: &Path, part: &Part, table: &mut Table, report: &mut Report, out: &m
     let lives = Lives::of(&image);
     let (mut alive, mut others) = (0, 0);
     for session in 0..image.geometry().session_count {
-        let Ok(word) = image.session_word(session) else { break };
-        match lives.holder(session, word) {
+        let Ok(entry) = image.session(session) else { break };
+        match lives.holder(session, &entry) {
             Some(Life::Alive) => alive += 1,
-            Some(_) if !word.is(SessionState::Free) => others += 1,
-            _ => {}
+            Some(_) => others += 1,
+            None => {}
         }
     }
     let state = match problems.first() {

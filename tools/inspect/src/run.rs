@@ -9,7 +9,7 @@ use crate::image::{self, Image, Opening};
 use crate::out::{Line, Out, Tone, hex};
 use crate::source::Source;
 use crate::tally::{States, Tally};
-use crate::{dump, leases, namespaces, sessions, stat, verify};
+use crate::{dump, leases, log, namespaces, sessions, stat, verify};
 
 /// What to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Verb {
     Namespaces,
     /// Slots.
     Dump(dump::Filter),
+    /// What sessions remember of their last operations.
+    Log(log::Filter),
     /// Everything against everything.
     Verify {
         /// Also the payload checksums of ready slots.
@@ -80,7 +82,7 @@ pub struct SummaryLine {
 }
 
 /// Prints findings as they come: JSON all of them, people the first few of each code.
-pub(crate) struct Printer {
+pub struct Printer {
     all: bool,
     shown: Vec<(&'static str, u64)>,
     headed: bool,
@@ -210,6 +212,7 @@ fn look(
         Verb::Leases => leases::show(image, out)?,
         Verb::Namespaces => namespaces::show(image, &tally, out)?,
         Verb::Dump(filter) => dump::show(image, filter, out)?,
+        Verb::Log(filter) => log::show(image, filter, printer, report, out)?,
         Verb::Verify { payload } => {
             verify::run(image, *payload, request.progress, printer, report, out)?;
             Ok(())

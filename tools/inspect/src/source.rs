@@ -69,6 +69,11 @@ pub trait Source {
     fn offset_bytes(&self) -> u64 {
         0
     }
+
+    /// Length of the partition, where one was asked for.
+    fn asked_bytes(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A region in memory: an image, a fuzzer's input.
@@ -109,6 +114,7 @@ pub struct Part {
     backing: BackingFile,
     offset: u64,
     length: u64,
+    asked: Option<u64>,
     windows: RefCell<Vec<Window>>,
 }
 
@@ -134,8 +140,9 @@ impl Part {
         let Some(rest) = size_bytes.checked_sub(offset) else {
             return Err(BackingError::OutOfBounds { offset, length: length.unwrap_or(PAGE_BYTES), size_bytes });
         };
+        let asked = length;
         let length = length.map_or(rest, |length| length.min(rest));
-        Ok(Self { backing, offset, length, windows: RefCell::new(Vec::new()) })
+        Ok(Self { backing, offset, length, asked, windows: RefCell::new(Vec::new()) })
     }
 
     fn read_file(&self, offset: u64, target: &mut [u8]) -> Result<(), ReadError> {
@@ -216,6 +223,10 @@ impl Source for Part {
 
     fn offset_bytes(&self) -> u64 {
         self.offset
+    }
+
+    fn asked_bytes(&self) -> Option<u64> {
+        self.asked
     }
 }
 

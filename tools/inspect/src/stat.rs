@@ -262,7 +262,7 @@ fn letter(kind: SectionKind) -> char {
 }
 
 /// Shares of a line: each part that is not empty has at least one column.
-fn shares(parts: &[u64], width: usize) -> Vec<usize> {
+pub(crate) fn shares(parts: &[u64], width: usize) -> Vec<usize> {
     let total: u128 = parts.iter().map(|part| u128::from(*part)).sum::<u128>().max(1);
     let mut columns: Vec<usize> = parts
         .iter()

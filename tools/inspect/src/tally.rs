@@ -37,7 +37,7 @@ pub struct States {
 }
 
 impl States {
-    fn of(&mut self, state: Option<SlotState>) -> &mut u64 {
+    pub(crate) fn of(&mut self, state: Option<SlotState>) -> &mut u64 {
         match state {
             Some(SlotState::Free) => &mut self.free,
             Some(SlotState::Claiming) => &mut self.claiming,

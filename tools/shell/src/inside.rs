@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use maru::{
-    Batch, Lease, LeaseHandle, Release, Reservation, Reserve, ReserveOptions, Retire, Session, StillHeld, Token,
-    Verify, Writer,
+    Batch, HostName, Lead, Lease, LeaseHandle, Release, Reservation, Reserve, ReserveOptions, Retire, Session,
+    StillHeld, Token, Verify, Writer,
 };
 use serde_json::{Map, Value, json};
 
@@ -13,6 +13,7 @@ use crate::forked::{self, Child, Forked};
 use crate::line::{Refusal, Request, from_hex, missing, to_hex, wrong};
 use crate::objects;
 use crate::outside::{Item, Outside, hit, probed, usage};
+use crate::repeat;
 
 /// Why the loop with a session ended.
 pub(crate) enum After {
@@ -125,12 +126,21 @@ impl<'s> Held<'s> {
             }
             "acquire" => self.acquire(outside, request),
             "load" => {
+                if let Some(times) = request.number("times")? {
+                    let seed = request.number("seed")?.ok_or_else(|| missing("seed", "a number, to compare with"))?;
+                    return Ok(repeat::copies(self.lease(request)?, verify(request)?, seed, times));
+                }
                 let bytes = self.lease(request)?.read(verify(request)?)?;
                 Ok(hit(&bytes, request.number("seed")?))
             }
             "view" => {
                 let lease = self.lease(request)?;
-                let bytes = lease.view()?.to_vec()?;
+                let view = lease.view()?;
+                if let Some(times) = request.number("times")? {
+                    let seed = request.number("seed")?.ok_or_else(|| missing("seed", "a number, to compare with"))?;
+                    return Ok(repeat::looks(&view, seed, times));
+                }
+                let bytes = view.to_vec()?;
                 Ok(hit(&bytes, request.number("seed")?))
             }
             "detach" => {
@@ -162,6 +172,35 @@ impl<'s> Held<'s> {
                 let epoch = request.bounded("epoch")?.ok_or_else(|| missing("epoch", "that session's epoch"))?;
                 Ok(json!({ "fenced": session.fence(index, epoch)? }))
             }
+            "lead" => Ok(match session.lead()? {
+                Lead::Leading => json!({ "leading": true }),
+                Lead::Follows { index, epoch } => json!({ "leading": false, "index": index, "epoch": epoch }),
+            }),
+            "recover_dead" => {
+                let report = session.recover_dead()?;
+                Ok(json!({ "sessions": report.recovered_sessions, "slots": report.recovered_slots }))
+            }
+            "recover_vouched" => {
+                let index = request.bounded("index")?.ok_or_else(|| missing("index", "a session index"))?;
+                let epoch = request.bounded("epoch")?.ok_or_else(|| missing("epoch", "that session's epoch"))?;
+                let slots = session.recover_vouched(index, epoch)?;
+                Ok(json!({ "recovered": slots.is_some(), "slots": slots.unwrap_or(0) }))
+            }
+            "recover_host" => {
+                let host: HostName =
+                    request.need_text("host")?.parse().map_err(|error| Refusal::new("field", format!("{error}")))?;
+                let report = session
+                    .recover_host(&host, &mut |_, _| {})
+                    .map_err(|error| Refusal::new("vouch", error.to_string()))?;
+                Ok(json!({
+                    "sessions": report.sessions,
+                    "slots": report.slots,
+                    "here": report.here,
+                    "scrubbed": report.scrubbed,
+                    "damaged": report.damaged,
+                }))
+            }
+            "devices_drained" => Ok(json!({ "slots": session.devices_drained()? })),
             "counters" => {
                 let fields: Map<String, Value> =
                     session.counters().into_iter().map(|(counter, n)| (counter.name().to_owned(), n.into())).collect();

@@ -15,6 +15,7 @@
 //! | `objects.rs` | keys, namespaces, payload bytes |
 //! | `codes.rs` | a short word for each error |
 //! | `maps.rs` | what this process has mapped to share |
+//! | `repeat.rs` | one block read many times in a row |
 //!
 //! Two programs are made of it: `maru-shell`, and with the feature `steps` also `maru-shell-steps`, which can be stopped
 //! at a step, so that tests have both side by side.
@@ -31,6 +32,7 @@ mod maps;
 mod objects;
 mod ops;
 mod outside;
+mod repeat;
 
 use std::io::{self, BufRead, Write};
 

@@ -42,8 +42,11 @@ ops! {
     "resolve" ["token"] "What became of a reservation, in whatever process it was made. -> outcome";
     "acquire" ["key" "keys" "namespace" "shard" "part" "all_or_nothing" "kind"]
         "Protects; kind is copy or device. -> items: lease, handle, len, slot, or miss";
-    "load" ["lease" "seed" "verify"] "Copies a block out; verify is always, never or a number. -> len, crc32, head, matches";
-    "view" ["lease" "seed"] "Makes the lease one that never lapses and reads in place. -> as load";
+    "load" ["lease" "seed" "verify" "times"]
+        "Copies a block out; verify is always, never or a number. -> len, crc32, head, matches. With times: copies that \
+         often and compares with the seed. -> exact, other, ended (why a copy did not count, or null)";
+    "view" ["lease" "seed" "times"]
+        "Makes the lease one that never lapses and reads in place. -> as load. With times: all reads under one view";
     "detach" ["lease"] "Gives the lease away as its handle. -> handle";
     "release" ["lease" "handle" "handles"] "Ends a lease. -> outcome (released | not_held | viewed)";
     "retire" ["key" "keys" "namespace" "shard" "part"] "Shuts a block to new readers. -> outcome (retired | draining | gone)";
@@ -51,6 +54,11 @@ ops! {
     "reclaim" [] "Recovers dead sessions, frees drained slots. -> counts of both";
     "heartbeat" [] "Shows that this process turns; notices a replaced path. -> beat";
     "fence" ["index" "epoch"] "Shuts another session out. -> fenced";
+    "lead" [] "Leads the coordinators, if no live session does. -> leading, index, epoch of who does";
+    "recover_dead" [] "Recovers sessions that this host's kernel proves dead. -> sessions, slots";
+    "recover_vouched" ["index" "epoch"] "Recovers a session whose process you vouch is gone. -> recovered, slots";
+    "recover_host" ["host"] "Recovers all sessions of a host that you vouch is gone. -> sessions, slots, here, scrubbed, damaged";
+    "devices_drained" [] "Frees what devices of dead sessions wrote to; you vouch that they have drained. -> slots";
     "usage" [] "Recounts the slot words. -> bytes and slots by state";
     "counters" [] "What this session's entry has counted. -> one field a counter";
     "sessions" [] "What can be said about each session entry. -> items: index, liveness (alive | dead = nobody holds it | unknown)";

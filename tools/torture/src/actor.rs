@@ -20,7 +20,7 @@ use maru::{Commit, Format, NamespaceId, ObjectId, Region, Reservation, Reserve, 
 use crate::child::Talk;
 use crate::scenario::is_typed;
 use crate::steps::{Action, Step, arm, counts, disarm};
-use crate::world::{Keys, MAIN, Place, content, namespace, object};
+use crate::world::{Keys, Place, content, object};
 
 /// Where and how a process is to end or stand still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,8 +64,8 @@ pub(crate) struct Joined {
 
 impl Joined {
     pub(crate) fn of(place: &Place, region: Region, engine: &str) -> Result<Self> {
-        let session = region.session(engine, Role::Worker)?;
-        let id = session.namespace(&namespace(MAIN))?;
+        let session = place.session(&region, engine, Role::Worker)?;
+        let id = place.main_namespace(&session)?;
         let keys = Keys::of(region.geometry(), &id);
         Ok(Self { session, region, id, keys, slot_bytes: place.shape.slot_bytes })
     }

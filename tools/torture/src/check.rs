@@ -61,13 +61,16 @@ pub(crate) fn at_once(place: &Place, spoiled: usize) -> Result<Vec<String>> {
 pub(crate) fn whole(stage: &Stage, allowed: Allowed) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let region = stage.place.open(Format::Never).context("open for the check")?;
-    let joined = Joined::of(&stage.place, region, "checker").context("attach for the check")?;
+    let joined = Joined::of(&stage.place.keeping(), region, "checker").context("attach for the check")?;
     joined.session.reclaim()?;
     let second = joined.session.reclaim()?;
     if second.recovered_sessions + second.recovered_slots + second.freed_slots + second.draining_slots > 0 {
         found.push(format!("a second reclaim still finds work: {second:?}"));
     }
     accounts(&joined, allowed, &mut found)?;
+    if let Some(budget) = stage.place.shape.budget {
+        within_budget(&joined, budget, &mut found)?;
+    }
     tables(&stage.place, &joined, &mut found)?;
     blocks(stage, &joined, allowed, &mut found)?;
     let damaged = stage.model.fates.values().filter(|fate| **fate == Fate::Damaged).count();
@@ -110,6 +113,16 @@ fn accounts(joined: &Joined, allowed: Allowed, found: &mut Vec<String>) -> Resul
     let quarantined = usage.slots[SlotState::Quarantined as usize];
     if quarantined > allowed.quarantined {
         found.push(format!("{quarantined} slot(s) quarantined, {} allowed", allowed.quarantined));
+    }
+    Ok(())
+}
+
+/// Each slot of the namespace has its token, and there are no more of them than the budget has.
+fn within_budget(joined: &Joined, budget: u32, found: &mut Vec<String>) -> Result<()> {
+    let usage = joined.session.namespace_usage(&joined.id)?;
+    let held: u32 = usage.slots.iter().sum();
+    if usage.budget_slots != Some(budget.into()) || held > budget || usage.spent_tokens != held {
+        found.push(format!("budget {budget}: {held} slots held, {} tokens spent: {usage:?}", usage.spent_tokens));
     }
     Ok(())
 }
@@ -197,19 +210,24 @@ fn reuse(stage: &Stage, joined: &Joined, allowed: Allowed, found: &mut Vec<Strin
     for number in fill {
         match store(&joined.session, joined.id, number, joined.slot_bytes)? {
             Stored::Yes => filled.push(number),
-            Stored::NotNow("no_space") => break,
+            Stored::NotNow("no_space" | "over_budget") => break,
             Stored::NotNow(why) => {
                 found.push(format!("filling stops after {} slots: {why}", filled.len()));
                 break;
             }
         }
     }
-    if filled.len() as u32 != usable {
-        found.push(format!("{} slots can be filled, wanted {usable}", filled.len()));
+    let budget = stage.place.shape.budget;
+    let wanted = budget.map_or(usable, |budget| budget.min(usable));
+    if filled.len() as u32 != wanted {
+        found.push(format!("{} slots can be filled, wanted {wanted}", filled.len()));
+    }
+    if budget.is_some() {
+        within_budget(joined, wanted, found)?;
     }
     let bytes = stage.place.bytes()?;
     let image = Image::read(&bytes).context("the superblock")?;
-    for slot in 0..usage.capacity_slots {
+    for slot in 0..if budget.is_none() { usage.capacity_slots } else { 0 } {
         if image.bitmap_hint(slot) == Some(false) {
             found.push(format!("the bitmap calls slot {slot} of a full region free"));
         }

@@ -20,7 +20,7 @@ use maru::{
 use crate::actor::{Actor, NotGranted};
 use crate::stage::Stage;
 use crate::steps::{Action, Step};
-use crate::world::{Keys, Lies, MAIN, Place, Shape, Stored, namespace, object, store};
+use crate::world::{Keys, Lies, Place, Shape, Stored, namespace, object, store};
 
 /// Who else is there when the victim dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -226,6 +226,16 @@ impl Scenario {
         self
     }
 
+    fn evicts(mut self) -> Self {
+        self.shape.evicts = true;
+        self
+    }
+
+    fn budget(mut self, slots: u32) -> Self {
+        self.shape.budget = Some(slots);
+        self
+    }
+
     fn holds_when_fenced(mut self, steps: &'static [Step]) -> Self {
         self.holds_when_fenced = steps;
         self
@@ -288,7 +298,7 @@ impl Contestant {
     fn attach(&mut self) -> Result<()> {
         if self.session.is_none() {
             let region = self.place.open(Format::Never)?;
-            self.session = Some(region.session("survivor", Role::Worker)?);
+            self.session = Some(self.place.session(&region, "survivor", Role::Worker)?);
             self.region = Some(region);
         }
         Ok(())
@@ -300,7 +310,7 @@ impl Contestant {
 
     /// Keys and namespace of the region.
     pub(crate) fn keys(&self) -> Result<(NamespaceId, Keys)> {
-        let id = self.session()?.namespace(&namespace(MAIN))?;
+        let id = self.place.main_namespace(self.session()?)?;
         Ok((id, Keys::of(self.region.as_ref().context("not open")?.geometry(), &id)))
     }
 
@@ -312,7 +322,7 @@ impl Contestant {
             Contest::Open => {
                 if self.session.is_none() {
                     let region = self.place.open(Format::IfAbsent)?;
-                    self.session = Some(region.session("survivor", Role::Worker)?);
+                    self.session = Some(self.place.session(&region, "survivor", Role::Worker)?);
                     self.region = Some(region);
                 }
                 let (id, keys) = self.keys()?;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use maru::layout::geometry::Geometry;
 use maru::layout::object::{ObjectKey, Place as IndexPlace};
 use maru::{
-    ClassSpec, Format, Namespace, NamespaceId, ObjectId, OpenOptions, Region, Reserve, ReserveOptions, Session, Wish,
+    AttachError, Budget, ClassSpec, Evict, Format, Namespace, NamespaceError, NamespaceId, ObjectId, OpenOptions,
+    Region, Reserve, ReserveOptions, Role, Session, SessionOptions, Wish,
 };
 
 /// Bytes of a region.
@@ -40,6 +41,10 @@ pub(crate) struct Shape {
     pub(crate) stalled_ms: u32,
     pub(crate) lies: Lies,
     pub(crate) bytes: u64,
+    /// Whether sessions make room where there is none.
+    pub(crate) evicts: bool,
+    /// Slots that the namespace may hold.
+    pub(crate) budget: Option<u32>,
 }
 
 impl Shape {
@@ -51,6 +56,8 @@ impl Shape {
         stalled_ms: 600_000,
         lies: Lies::File,
         bytes: REGION_BYTES,
+        evicts: false,
+        budget: None,
     };
 }
 
@@ -94,6 +101,25 @@ impl Place {
 
     pub(crate) fn open(&self, format: Format) -> Result<Region> {
         Ok(Region::open(self.options(format)?)?)
+    }
+
+    /// A participant, as all of the case are.
+    pub(crate) fn session(&self, region: &Region, engine: &str, role: Role) -> Result<Session, AttachError> {
+        let evict = if self.shape.evicts { Evict::WhenFull } else { Evict::Never };
+        region.session_with(engine, role, SessionOptions { evict, ..SessionOptions::default() })
+    }
+
+    /// The same place for somebody who refuses where there is no room.
+    pub(crate) fn keeping(&self) -> Self {
+        Self { shape: Shape { evicts: false, ..self.shape }, ..self.clone() }
+    }
+
+    /// The namespace of a case, registered.
+    pub(crate) fn main_namespace(&self, session: &Session) -> Result<NamespaceId, NamespaceError> {
+        match self.shape.budget {
+            None => session.namespace(&namespace(MAIN)),
+            Some(slots) => session.namespace_with_budget(&namespace(MAIN), Budget::Slots(slots)),
+        }
     }
 
     /// The region's bytes as they are.

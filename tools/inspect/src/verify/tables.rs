@@ -264,7 +264,7 @@ impl Examiner<'_> {
             let engine = String::from_utf8_lossy(until_zero(&entry.engine)).into_owned();
             let text = format!(
                 "{place} ({engine}, pid {}) is dead and its entry says {}; recovered by the next session that attaches \
-                 here, finds no free slot, or calls reclaim",
+                 here, finds no free slot, or calls reclaim; `maru-inspect recover` shows what it holds",
                 entry.pid,
                 state.name()
             );

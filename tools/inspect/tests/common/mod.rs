@@ -190,3 +190,55 @@ impl Random {
         self.next() % bound
     }
 }
+
+/// A child process that is killed when the test ends, if it has not been before.
+pub struct Doomed {
+    pub child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Doomed {
+    /// This test binary again, running `test` with the region's path in `MARU_INSPECT_CHILD`; back when it says that it
+    /// holds what it should.
+    pub fn start(test: &str, path: &Path) -> Self {
+        use std::io::BufRead as _;
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", test, "--nocapture"])
+            .env("MARU_INSPECT_CHILD", path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let lines = std::io::BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut doomed = Self { child, lines };
+        doomed.until("holding");
+        doomed
+    }
+
+    /// Reads what it says until a line ends with `word`.
+    pub fn until(&mut self, word: &str) {
+        let found = self.lines.by_ref().map_while(Result::ok).any(|line| line.ends_with(word));
+        assert!(found, "the child ended without saying {word:?}");
+    }
+
+    /// Stops it, or lets it go on.
+    pub fn signal(&self, name: &str) {
+        let said = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill");
+        assert!(said.success());
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a process");
+        while name == "-STOP" && !stat().rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

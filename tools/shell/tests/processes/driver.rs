@@ -17,6 +17,12 @@ use sha2::{Digest, Sha256};
 /// No answer within this time is a failure; rule G1 allows half of it, the rest is for a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(10);
 
+/// Who is in the way of a dead process goes on within this time of the death, with nobody's help.
+pub(crate) const BOUND: Duration = Duration::from_secs(1);
+
+/// The library counts its limits in whole milliseconds of a clock that it rounds down, so they may end this much early.
+pub(crate) const ROUNDING: Duration = Duration::from_millis(1);
+
 /// A running shell. Killed when the test ends, whatever happens.
 pub(crate) struct Shell {
     child: Child,
@@ -148,6 +154,27 @@ impl Shell {
             assert_eq!((&answer["len"], &answer["matches"]), (&json!(len), &json!(true)), "{} -> {answer}", self.asked);
         }
         answer["hit"] == true
+    }
+
+    /// Acquires one key that is there. Returns the name of the lease and its handle.
+    #[track_caller]
+    pub(crate) fn acquire(&mut self, key: impl Into<Value>) -> (Value, Value) {
+        let item = self.ok(json!({ "op": "acquire", "key": key.into() }))["items"][0].clone();
+        assert!(item["lease"].is_string(), "{} -> {item}", self.asked);
+        (item["lease"].clone(), item["handle"].clone())
+    }
+
+    /// What retiring this key answers.
+    #[track_caller]
+    pub(crate) fn retire(&mut self, key: impl Into<Value>) -> Value {
+        self.ok(json!({ "op": "retire", "key": key.into() }))["outcome"].clone()
+    }
+
+    /// Whether the holder of session entry `index` lives, as this process sees it.
+    #[track_caller]
+    pub(crate) fn liveness(&mut self, index: &Value) -> Value {
+        let items = self.ok(json!({ "op": "sessions" }))["items"].clone();
+        items[index.as_u64().expect("an index") as usize]["liveness"].clone()
     }
 
     #[track_caller]
@@ -322,6 +349,11 @@ pub(crate) fn seed() -> u64 {
     };
     eprintln!("MARU_SEED={seed}");
     seed
+}
+
+/// Rounds of a random test; MARU_ROUNDS buys more, or fewer.
+pub(crate) fn rounds(usual: u64) -> u64 {
+    std::env::var("MARU_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
 /// SplitMix64.

@@ -17,19 +17,37 @@
 //! | `gone.rs` | a hit that is gone before the load |
 //! | `sizes.rs` | lengths and sizes at their edges |
 //! | `forked.rs` | handles in a forked child |
+//! | `namespaces_and_pids.rs` | process ids that mean something else to somebody else |
+//! | `table_full.rs` | a table of participants that fills with the dead |
+//! | `clocks.rs` | clocks that jump, processes that pause |
+//! | `restarts.rs` | an engine that is back before anybody noticed |
+//! | `dead_writers.rs` | writers that die or stop, and the accounts afterwards |
+//! | `lease_handles.rs` | leases that nobody gives back |
+//! | `slow_readers.rs` | a slot that is used again under a slow reader |
 //! | `lines.rs` | the shell itself |
+//!
+//! Beside them: `driver.rs` talks to shells, `accounts.rs` counts, `unshared.rs` makes namespaces.
 
+mod accounts;
 mod altered_headers;
 mod attach_cuts;
 mod backing_space;
+mod clocks;
+mod dead_writers;
 mod driver;
 mod forked;
 mod format_deaths;
 mod format_life;
 mod gone;
 mod handles;
+mod lease_handles;
 mod lines;
 mod modes;
+mod namespaces_and_pids;
 mod partitions;
+mod restarts;
 mod same_keys;
 mod sizes;
+mod slow_readers;
+mod table_full;
+mod unshared;

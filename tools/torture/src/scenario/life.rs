@@ -128,7 +128,7 @@ fn occupy(actor: &mut Actor<'_>) -> Result<()> {
 fn attach(actor: &mut Actor<'_>) -> Result<()> {
     let region = actor.place.open(Format::Never)?;
     actor.begin();
-    let session = region.session("victim", Role::Worker)?;
+    let session = actor.place.session(&region, "victim", Role::Worker)?;
     actor.end();
     actor.announce(&session);
     session.close().map_err(|(held, _)| held)?;

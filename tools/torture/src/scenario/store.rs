@@ -76,6 +76,30 @@ pub(super) fn scenarios() -> Vec<Scenario> {
             .prepare(|stage| fill(stage, 0))
             .partner(Partner::dead(retires_base, Step::FreeBitmap))
             .partner(Partner::dead(retires_next, Step::FreeBitmap)),
+        Scenario::new("evict", "every slot is taken by blocks that nobody reads", store_one)
+            .evicts()
+            .prepare(|stage| fill_evictable(stage, 0))
+            .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading])
+            .evicted(24),
+        Scenario::new("evict_own", "the namespace's budget is spent on blocks that nobody reads", store_two)
+            .evicts()
+            .budget(12)
+            .prepare(|stage| fill_evictable(stage, 12))
+            .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading])
+            .evicted(12),
+        Scenario::new("budget", "the namespace's budget has room for one more", store_one)
+            .budget(9)
+            .prepare(|stage| fill_evictable(stage, 16))
+            .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading]),
+        Scenario::new(
+            "budget_of_the_dead",
+            "the last of the namespace's budget is in a dead session's hands",
+            store_one,
+        )
+        .budget(9)
+        .prepare(|stage| fill_evictable(stage, 16))
+        .partner(Partner::dead(writes_elsewhere, Step::StoreReady))
+        .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading]),
         Scenario::new("abort", "gives a reservation back", abort),
         Scenario::new("drop", "drops a reservation", drop_it),
         Scenario::new("drop_device", "drops a reservation that a device may still write", drop_device).quarantined(1),
@@ -134,6 +158,17 @@ fn fill(stage: &mut Stage, rest: u32) -> Result<()> {
     let numbers = Keys::even(joined.region.geometry(), &joined.id, 300_000, free, 2);
     stage.store_all(&joined, &numbers)?;
     joined.session.close().map_err(|(held, _)| held)?;
+    Ok(())
+}
+
+/// As [`fill`], with blocks that may make room.
+fn fill_evictable(stage: &mut Stage, rest: u32) -> Result<()> {
+    let before: Vec<u64> = stage.model.fates.keys().copied().collect();
+    fill(stage, rest)?;
+    let filled: Vec<u64> = stage.model.fates.keys().filter(|number| !before.contains(number)).copied().collect();
+    for number in filled.into_iter().chain(before) {
+        stage.model.take(&format!("evictable {number}"));
+    }
     Ok(())
 }
 

@@ -1,0 +1,124 @@
+//! The results as Markdown, put between two marks of a document, and as JSON.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::contest::{Contest, Kind, LRU, PERCENT, Row};
+
+pub(crate) const BEGIN: &str = "<!-- policies:begin -->";
+pub(crate) const END: &str = "<!-- policies:end -->";
+
+/// Digits in groups of three.
+pub(crate) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+fn head(text: &mut String, contest: &Contest, first: &str) {
+    let _ = write!(text, "| {first} |");
+    for side in &contest.sides {
+        for percent in PERCENT {
+            let _ = write!(text, " {} {percent} % |", &side.name[..4.min(side.name.len())]);
+        }
+    }
+    let _ = write!(text, "\n| --- |{}\n", " ---: |".repeat(contest.sides.len() * PERCENT.len()));
+}
+
+fn line(text: &mut String, contest: &Contest, title: &str, cell: impl Fn(usize, usize) -> String) {
+    let _ = write!(text, "| {title} |");
+    for side in 0..contest.sides.len() {
+        for size in 0..PERCENT.len() {
+            let _ = write!(text, " {} |", cell(side, size));
+        }
+    }
+    text.push('\n');
+}
+
+fn of_row(text: &mut String, contest: &Contest, row: &Row) {
+    let title = format!("{} ({})", row.name, row.whose);
+    line(text, contest, &title, |side, size| format!("{:.2}", contest.ratio(row, side, size)));
+}
+
+/// How much more one count is than another, in percent of the other.
+fn relative(ours: usize, theirs: usize) -> f64 {
+    (ours as f64 / theirs.max(1) as f64 - 1.0) * 100.0
+}
+
+/// All tables.
+pub(crate) fn markdown(contest: &Contest) -> String {
+    let mut text = String::from("Hits in leading runs, % of references; in parentheses the crate.\n\n");
+    head(&mut text, contest, "policy");
+    for row in contest.rows.iter().filter(|row| row.kind != Kind::Variant) {
+        of_row(&mut text, contest, row);
+    }
+    let ours = contest.row(|row| row.kind == Kind::Ours);
+    if let (Some(ours), Some(lru)) = (ours, contest.row(|row| row.name == LRU)) {
+        line(&mut text, contest, "*Maru against LRU, relative*", |side, size| {
+            format!("{:+.1} %", relative(ours.hits[side][size], lru.hits[side][size]))
+        });
+        line(&mut text, contest, "*Maru against the best peer*", |side, size| {
+            let best = contest.best_peer(side, size).map_or(0, |row| row.hits[side][size]);
+            format!("{:+.1} %", relative(ours.hits[side][size], best))
+        });
+    }
+    text.push_str("\nVariants over the same slots:\n\n");
+    head(&mut text, contest, "policy");
+    for row in contest.rows.iter().filter(|row| matches!(row.kind, Kind::Ours | Kind::Variant)) {
+        of_row(&mut text, contest, row);
+    }
+    text.push('\n');
+    for side in &contest.sides {
+        let _ = writeln!(
+            text,
+            "{}: {} distinct blocks, {} references; an endless cache hits {} ({:.2} %).",
+            side.name,
+            grouped(side.distinct),
+            grouped(side.references),
+            grouped(side.endless),
+            side.endless as f64 * 100.0 / side.references as f64
+        );
+    }
+    text
+}
+
+/// Every count.
+pub(crate) fn json(contest: &Contest) -> Value {
+    let traces: Vec<Value> = contest
+        .sides
+        .iter()
+        .map(|side| {
+            json!({ "name": side.name, "distinct_blocks": side.distinct, "references": side.references,
+                    "endless_hits": side.endless })
+        })
+        .collect();
+    let policies: Vec<Value> = contest
+        .rows
+        .iter()
+        .map(|row| json!({ "name": row.name.trim_matches('*'), "crate": row.whose, "hits": row.hits }))
+        .collect();
+    json!({ "percent": PERCENT, "traces": traces, "policies": policies })
+}
+
+/// The document with `table` between its marks.
+pub(crate) fn between_marks(document: &str, table: &str) -> Result<String, String> {
+    let (before, rest) = document.split_once(BEGIN).ok_or_else(|| format!("mark {BEGIN} is missing"))?;
+    let (_, after) = rest.split_once(END).ok_or_else(|| format!("mark {END} is missing after {BEGIN}"))?;
+    Ok(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", table.trim_end()))
+}
+
+/// Replaces what is between the marks of a file.
+pub(crate) fn write_between_marks(path: &Path, table: &str) -> Result<(), String> {
+    let tell = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let document = std::fs::read_to_string(path).map_err(|error| tell(&error))?;
+    let document = between_marks(&document, table).map_err(|error| tell(&error))?;
+    std::fs::write(path, document).map_err(|error| tell(&error))
+}

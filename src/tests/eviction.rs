@@ -1,0 +1,229 @@
+//! A full region makes room: for whom, at whose cost, and how quickly it says no.
+
+use std::time::Duration;
+
+use super::{Scratch, keeping, namespace, object, payload, store};
+use crate::{
+    Batch, Evict, LeaseHandle, NamespaceId, Pin, Region, Release, Reserve, ReserveOptions, Role, Session,
+    SessionOptions, Verify, Why, Wish,
+};
+
+const BLOCK: usize = 4096;
+
+fn scene(scratch: &Scratch) -> (Region, Session, NamespaceId, u64) {
+    let region = scratch.region(Wish::of_slots(1 << 20, BLOCK as u64));
+    let session = region.session("a", Role::Worker).expect("attach");
+    let ns = session.namespace(&namespace("t")).expect("namespace");
+    let slots = u64::from(region.geometry().slot_count);
+    (region, session, ns, slots)
+}
+
+fn hit(session: &Session, ns: NamespaceId, number: u64) -> bool {
+    session.probe(&object(ns, number)).expect("probe").is_hit()
+}
+
+fn lease(session: &Session, ns: NamespaceId, number: u64) -> LeaseHandle {
+    let lease = session.acquire(&[object(ns, number)], Batch::Each).expect("acquire").pop().expect("one");
+    lease.expect("hit").into_handle()
+}
+
+/// Symptom: a cache that is full is of no use any more. Every store finds room, what was stored last hits, and the
+/// accounts are whole.
+#[test]
+fn a_full_region_makes_room_for_whoever_stores() {
+    let scratch = Scratch::new();
+    let (region, session, ns, slots) = scene(&scratch);
+    for number in 0..4 * slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored", "{number}");
+        assert!(hit(&session, ns, number), "{number}: success is what a later call can see");
+    }
+    let usage = region.usage();
+    assert_eq!(usage.slots.iter().sum::<u32>(), usage.capacity_slots);
+    assert!(usage.slots[4] > usage.capacity_slots / 2, "victims go in batches, not the whole cache: {:?}", usage.slots);
+    let evicted = session.counters().into_iter().find(|(counter, _)| counter.name() == "evicted").expect("counted").1;
+    assert_eq!(evicted + u64::from(usage.slots[4]), 4 * slots);
+}
+
+/// B12: symptom: leased blocks are evicted, or a store spins for ever. All leased is a quick "no", and costs nobody a hit.
+#[test]
+fn leased_blocks_stay_and_all_leased_is_a_refusal() {
+    let scratch = Scratch::new();
+    let (region, session, ns, slots) = scene(&scratch);
+    for number in 0..slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    let held: Vec<_> = (0..slots).map(|number| lease(&session, ns, number)).collect();
+    for number in slots..slots + 20 {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "no_space");
+    }
+    assert!((0..slots).all(|number| hit(&session, ns, number)), "a refused store costs no hit");
+    assert_eq!(region.usage().slots[4], slots as u32);
+    // One is let go: exactly that one can make room.
+    assert_eq!(session.release(held[7]).expect("release"), Release::Released);
+    assert_eq!(store(&session, &object(ns, slots), &payload(slots, BLOCK)), "stored");
+    assert!(!hit(&session, ns, 7));
+    assert!((0..slots).filter(|number| *number != 7).all(|number| hit(&session, ns, number)));
+    for handle in held.iter().enumerate().filter(|(at, _)| *at != 7).map(|(_, handle)| *handle) {
+        assert_eq!(session.release(handle).expect("release"), Release::Released);
+    }
+}
+
+/// Another session's lease counts as one's own.
+#[test]
+fn a_foreign_reader_keeps_its_block() {
+    let scratch = Scratch::new();
+    let (region, session, ns, slots) = scene(&scratch);
+    let reader = region.session("reader", Role::Worker).expect("attach");
+    assert_eq!(store(&session, &object(ns, 0), &payload(0, BLOCK)), "stored");
+    let mut leases = reader.acquire(&[object(ns, 0)], Batch::Each).expect("acquire");
+    let lease = leases.pop().expect("one").expect("hit");
+    for number in 1..3 * slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    assert_eq!(lease.read(Verify::Always).expect("read"), payload(0, BLOCK));
+    drop(lease);
+    for number in 3 * slots..5 * slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    assert!(!hit(&session, ns, 0));
+}
+
+/// A parent that goes before its child strands the child. Of equally read blocks the deeper one goes first.
+#[test]
+fn deeper_blocks_go_before_their_parents() {
+    let scratch = Scratch::new();
+    let (_region, session, ns, slots) = scene(&scratch);
+    let chain = 16;
+    let put = |number: u64| {
+        let options = ReserveOptions { depth: (number % chain) as u32, ..ReserveOptions::default() };
+        match session.reserve(&object(ns, number), BLOCK as u64, options).expect("reserve") {
+            Reserve::Granted(mut reservation) => {
+                reservation.write_at(0, &payload(number, BLOCK)).expect("write");
+                reservation.commit().expect("commit");
+            }
+            other => panic!("{number}: {other:?}"),
+        }
+    };
+    let chains = slots / chain;
+    (0..chains * chain).for_each(put);
+    // As many again as half of the room, all of them heads and shallow.
+    for number in 0..slots / 2 {
+        put((chains + 1 + number) * chain);
+    }
+    let kept = |depth: u64| (0..chains).filter(|at| hit(&session, ns, at * chain + depth)).count();
+    let (heads, tails) = ((0..4).map(kept).sum::<usize>(), (12..16).map(kept).sum::<usize>());
+    assert!(tails * 2 < heads, "of the four first {heads} are left, of the four last {tails}");
+}
+
+/// What was read since the hand came by stays longer than what was not.
+#[test]
+fn what_is_read_outlives_what_is_not() {
+    let scratch = Scratch::new();
+    let (_region, session, ns, slots) = scene(&scratch);
+    for number in 0..slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    let hot = slots / 4;
+    for turn in 0..3 * slots {
+        // The first quarter is read again and again.
+        let handle = (turn % 8 == 0).then(|| {
+            let all: Vec<_> = (0..hot).map(|number| object(ns, number)).collect();
+            session.acquire(&all, Batch::Each).expect("acquire")
+        });
+        drop(handle);
+        assert_eq!(store(&session, &object(ns, slots + turn), &payload(turn, BLOCK)), "stored");
+    }
+    let left = (0..hot).filter(|number| hit(&session, ns, *number)).count() as u64;
+    assert_eq!(left, hot, "of {hot} blocks that are read all the time {left} are left");
+}
+
+/// A session that keeps what is there skips the new block; another one of the same region may evict.
+#[test]
+fn a_session_that_keeps_refuses() {
+    let scratch = Scratch::new();
+    let (region, session, ns, slots) = scene(&scratch);
+    let keeper = region.session_with("keeper", Role::Worker, keeping()).expect("attach");
+    for number in 0..slots {
+        assert_eq!(store(&keeper, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    assert_eq!(store(&keeper, &object(ns, slots), &payload(slots, BLOCK)), "no_space");
+    assert!((0..slots).all(|number| hit(&keeper, ns, number)));
+    assert_eq!(store(&session, &object(ns, slots), &payload(slots, BLOCK)), "stored");
+}
+
+/// Between the watermarks there is always room; marks out of order are refused by name.
+#[test]
+fn watermarks_keep_slots_free_and_are_checked() {
+    let scratch = Scratch::new();
+    let (region, ..) = scene(&scratch);
+    let with = |low, high| {
+        let options = SessionOptions { evict: Evict::Watermarks { low, high }, ..SessionOptions::default() };
+        region.session_with("w", Role::Worker, options).map_err(|error| error.to_string())
+    };
+    for (low, high, field) in
+        [(0.3, 0.2, "evict.high"), (-0.1, 0.2, "evict.low"), (0.6, 0.7, "evict.low"), (0.1, f64::NAN, "evict.high")]
+    {
+        let said = with(low, high).expect_err("refused");
+        assert!(said.contains(field), "{low} {high}: {said}");
+    }
+    let session = with(0.2, 0.3).expect("in order");
+    let ns = session.namespace(&namespace("t")).expect("namespace");
+    let slots = region.geometry().slot_count;
+    for number in 0..4 * u64::from(slots) {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    // Looked at once in 64 claims.
+    let free = region.usage().slots[0];
+    assert!(free + 64 >= slots / 5, "{free} of {slots} slots are free");
+}
+
+/// B10 and pins: under four times the pressure the pinned block stays; over the number is refused; time ends it.
+#[test]
+fn a_pinned_block_stays_for_its_time() {
+    let scratch = Scratch::new();
+    let region = scratch.region(Wish::of_slots(1 << 20, BLOCK as u64));
+    let options = SessionOptions { most_pins: 2, ..SessionOptions::default() };
+    let session = region.session_with("a", Role::Worker, options).expect("attach");
+    let ns = session.namespace(&namespace("t")).expect("namespace");
+    let slots = u64::from(region.geometry().slot_count);
+    for number in 0..3 {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    let all: Vec<_> = (0..3).map(|number| object(ns, number)).collect();
+    let lifetime = Duration::from_secs(3600);
+    let pins = session.pin(&all, lifetime).expect("pin");
+    assert!(matches!(pins[..], [Pin::Pinned(_), Pin::Pinned(_), Pin::Refused(Why::SessionLimit)]), "{pins:?}");
+    assert_eq!(session.pin(&[object(ns, 99)], lifetime).expect("pin"), [Pin::Refused(Why::SessionLimit)]);
+    for number in 100..100 + 4 * slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    assert_eq!([hit(&session, ns, 0), hit(&session, ns, 1), hit(&session, ns, 2)], [true, true, false]);
+    let Pin::Pinned(first) = pins[0] else { panic!("pinned") };
+    assert_eq!(session.unpin(first).expect("unpin"), Release::Released);
+    assert_eq!(session.unpin(first).expect("unpin"), Release::NotHeld);
+    assert_eq!(session.pinned(), 1);
+    // The other one by its time.
+    let brief = session.pin(&[object(ns, 0)], Duration::from_millis(1)).expect("pin");
+    assert!(matches!(brief[..], [Pin::Pinned(_)]), "{brief:?}");
+    std::thread::sleep(Duration::from_millis(5));
+    session.heartbeat().expect("heartbeat");
+    assert_eq!((session.pinned(), session.leases()), (1, 1));
+    session.close().expect("pins do not hold a session");
+    assert_eq!(region.usage().slots.iter().sum::<u32>(), slots as u32);
+}
+
+/// A bound of the session's own: one more reservation is refused with its reason.
+#[test]
+fn open_reservations_can_be_bounded() {
+    let scratch = Scratch::new();
+    let region = scratch.region(Wish::of_slots(1 << 20, BLOCK as u64));
+    let options = SessionOptions { most_reservations: Some(2), ..SessionOptions::default() };
+    let session = region.session_with("a", Role::Worker, options).expect("attach");
+    let ns = session.namespace(&namespace("t")).expect("namespace");
+    let reserve = |number| session.reserve(&object(ns, number), 64, ReserveOptions::default()).expect("reserve");
+    let first = reserve(1).granted().expect("granted");
+    let _second = reserve(2).granted().expect("granted");
+    assert!(matches!(reserve(3), Reserve::Refused(Why::SessionLimit)));
+    first.abort().expect("abort");
+    assert!(reserve(3).granted().is_some());
+}
