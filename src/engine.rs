@@ -73,8 +73,6 @@ pub(crate) struct Engine<R: Regime> {
     pub(crate) eviction: Eviction,
     /// Claims so far: watermarks are looked at once in a while.
     pub(crate) claims: process::AtomicU64,
-    /// Where the next search for victims starts, by class.
-    pub(crate) evict_hands: [process::AtomicU64; maru_layout::MAX_CLASSES],
     /// Where the next search among a namespace's tokens starts, by row.
     pub(crate) token_hands: [process::AtomicU64; TOKEN_HANDS],
     /// Reservations neither committed nor aborted.
@@ -98,7 +96,6 @@ impl<R: Regime> Engine<R> {
             full_look_ms: [const { process::AtomicU64::new(0) }; maru_layout::MAX_CLASSES],
             eviction: Eviction::default(),
             claims: process::AtomicU64::new(0),
-            evict_hands: core::array::from_fn(|_| process::AtomicU64::new(start as u64)),
             token_hands: [const { process::AtomicU64::new(0) }; TOKEN_HANDS],
             open_reservations: process::AtomicU64::new(0),
             regime: PhantomData,

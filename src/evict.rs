@@ -1,17 +1,24 @@
 //! Eviction: making room for a store, by whoever stores.
 //!
-//! Victims are chosen by a hand that each session moves over the slots (`victims`), and retired in batches: one fence and
-//! one scan of the lease cells for all of them (`evict_batch`). The steps of each victim are those of `retire.rs`; X1 and
-//! X2 hold for a batch as for one.
+//! **Which block.** A clock with due epochs (`benches/README.md` compares it with its peers on request traces). An epoch
+//! is a fortieth of a class's slots, counted in stores. The access byte of a slot says in which epoch its block is due:
+//! [`LIFETIME`] epochs after it was stored, or after a hand found it read. A hand, shared by all sessions, passes over the
+//! slots, renews what was read, and evicts what is due at its *horizon*; a whole pass moves the horizon on to the earliest
+//! due epoch that it saw. So blocks go in the order of their last use, to within two epochs, without a queue, and a reader
+//! of a block that is marked stores nothing. Blocks behind a shared prefix (`ReserveOptions::after_hits`) are due sooner:
+//! few requests but their own come back for them. Hand, horizon and bytes are hints: they choose, and nothing rests on
+//! them.
+//!
+//! **How.** Victims are retired in batches: one fence and one scan of the lease cells for all of them (`evict_batch`). The
+//! steps of each victim are those of `retire.rs`; X1 and X2 hold for a batch as for one.
 //!
 //! * E1: a victim is `Ready`, and nobody's lease protects it; it is checked once before it is shut, so that reverts are
 //!   rare, and once after, so that it is true.
-//! * E2: deeper blocks of a prefix before their parents: a child is unreachable without its parent, so a parent that goes
-//!   first strands what is behind it.
-//! * E3: reading marks a block by its access byte, only when that is clear; the hand clears it, and evicts what it finds
-//!   clear. Looking (`probe`) marks nothing.
-//! * E4: bounded: a store looks at [`LOOK`] slots at most before it is refused, and the next one goes on from there. There
-//!   is no spin: where everything is leased, the answer comes as fast as where everything is free.
+//! * E2: of the victims of a batch the deeper ones go first: a child is unreachable without its parent, so an evictor that
+//!   dies in the middle strands nothing.
+//! * E3: reading marks a block, only when it is not marked; looking (`probe`) marks nothing.
+//! * E4: bounded: a store looks at [`LOOK`] slots at most. If none of them is due, the one that is due first goes; only
+//!   where all of them are leased or being written the answer is "no". The next store goes on from there. There is no spin.
 
 use core::ops::ControlFlow;
 
@@ -25,14 +32,29 @@ use crate::regime::Regime;
 use crate::step::step;
 use crate::store::class_mask;
 use crate::sync::{Ordering, edge, process};
+use crate::view::Clock;
 
+/// Bit of an access byte that readers set.
+pub(crate) const VISITED: u8 = 0x80;
+/// Bits of an access byte that say when the block is due.
+const DUE: u8 = 0x7F;
+/// Epochs that an unread block stays, and epochs in which as many blocks are stored as there are slots. Measured, like
+/// the next three.
+const LIFETIME: u64 = 40;
+/// The furthest that a due epoch may be after the horizon, so that seven bits are enough.
+const FURTHEST: u64 = 63;
+/// Epochs by which a block behind a shared prefix is due sooner.
+const TAIL_SOONER: u64 = 15;
+/// Blocks that a request must have found so that what it stores counts as one.
+pub(crate) const TAIL_RUN: u32 = 2;
+/// Where the horizon of a new region stands: nothing is due during the first fill.
+const FIRST_HORIZON: u64 = LIFETIME - TAIL_SOONER - 1;
 /// Slots that one search for victims looks at.
 const LOOK: u32 = 4096;
 /// Victims of one batch.
 const BATCH: usize = 16;
-/// Unvisited blocks that are compared before the deepest of them goes.
-const WINDOW: usize = 32;
-
+/// A sweep takes one slot of so many, if that is fewer: a free slot that waits is a block that was lost too early.
+const BATCH_SHARE: u32 = 512;
 /// Claims between two looks at the watermarks.
 const CLAIMS_A_LOOK: u64 = 64;
 /// Batches that one look may evict: twice what came in since the last one.
@@ -43,24 +65,161 @@ const BATCHES_A_LOOK: u32 = 8;
 pub(crate) struct Victim {
     pub(crate) slot: u32,
     pub(crate) word: SlotWord,
+    /// Epochs from the horizon to when it is due.
+    due_in: i64,
     depth: u32,
+}
+
+/// What a hand finds at a slot.
+enum Found {
+    /// A block.
+    Block(Victim),
+    /// A slot that is free, or has just become so.
+    Room,
+    /// Neither.
+    Nothing,
 }
 
 impl<R: Regime> Engine<R> {
     /// Frees slots of `class`, if anything of it can be evicted; whether there may be room now.
     pub(crate) fn make_room(&self, class_index: usize, class: &SlotClass) -> bool {
         let mut left = LOOK;
+        let mut later: Vec<Victim> = Vec::with_capacity(BATCH);
         while left > 0 {
-            // `None`: a slot came free, or was free, on the way.
-            let Some(victims) = self.victims(class_index, class, &mut left) else { return true };
-            if victims.is_empty() {
-                return false;
-            }
-            if self.evict_batch(&victims) > 0 {
-                return true;
+            match self.sweep(class_index, class, &mut left, &mut later) {
+                None => return true,
+                Some(due) if due.is_empty() => break,
+                Some(mut due) => {
+                    if self.evict_batch(&mut due) > 0 {
+                        return true;
+                    }
+                }
             }
         }
-        false
+        // Nothing is due within reach: what would be next goes.
+        later.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
+        later.chunks_mut(1).any(|victim| self.evict_batch(victim) > 0)
+    }
+
+    /// Moves the hand over slots of `class` until it has passed some that are due, and returns those; `later` keeps some
+    /// that are not. `None` as soon as it meets a free slot, or frees one that was no block.
+    fn sweep(
+        &self,
+        class_index: usize,
+        class: &SlotClass,
+        left: &mut u32,
+        later: &mut Vec<Victim>,
+    ) -> Option<Vec<Victim>> {
+        let clock = &self.tables.control().clocks[class_index];
+        let stride = (class.slot_count / BATCH_SHARE).clamp(1, BATCH as u32);
+        let mut due = Vec::with_capacity(BATCH);
+        while *left > 0 && due.is_empty() {
+            *left = left.saturating_sub(stride);
+            step!(EvictHand);
+            // ORDERING: Relaxed, all of a clock's words: hints.
+            let from = clock.hand.fetch_add(stride.into(), Ordering::Relaxed);
+            let slots = u64::from(class.slot_count);
+            if from / slots != (from + u64::from(stride)) / slots {
+                self.end_pass(clock);
+            }
+            let horizon = horizon_of(clock);
+            let mut room = false;
+            for at in from..from + u64::from(stride) {
+                match self.look_at(clock, class, class.first_slot + (at % slots) as u32, horizon) {
+                    Found::Room => room = true,
+                    Found::Block(victim) if victim.due_in <= 0 => due.push(victim),
+                    Found::Block(victim) if later.len() < BATCH => later.push(victim),
+                    Found::Block(victim) => {
+                        // Keeps those that are due first.
+                        if let Some(last) = later.iter_mut().max_by_key(|kept| kept.due_in)
+                            && last.due_in > victim.due_in
+                        {
+                            *last = victim;
+                        }
+                    }
+                    Found::Nothing => {}
+                }
+            }
+            if room {
+                return None;
+            }
+        }
+        Some(due)
+    }
+
+    /// What stands at a slot, after renewing it if it was read.
+    fn look_at(&self, clock: &Clock, class: &SlotClass, slot: u32, horizon: u64) -> Found {
+        let byte = self.tables.access(slot);
+        // ORDERING: Relaxed, all of a byte: advice.
+        let mut value = byte.load(Ordering::Relaxed);
+        if value & VISITED != 0 {
+            value = due_byte(epoch(clock, class) + LIFETIME, horizon);
+            step!(EvictRenew);
+            byte.store(value, Ordering::Relaxed);
+        }
+        // Seven bits, as a number from -64 to 63.
+        let due_in = i64::from(((value & DUE).wrapping_sub((horizon % 128) as u8) << 1) as i8 >> 1);
+        if due_in > 0 {
+            let seen = horizon + due_in as u64 + 1;
+            let earliest = clock.earliest.load(Ordering::Relaxed);
+            if earliest == 0 || earliest > seen {
+                step!(EvictHorizon);
+                clock.earliest.store(seen, Ordering::Relaxed);
+            }
+        }
+        let record = self.tables.slot(slot);
+        let word = record.word();
+        if word.is(SlotState::Ready) {
+            return Found::Block(Victim { slot, word, due_in, depth: record.depth_hint() });
+        }
+        if self.bring_home(slot, word) { Found::Room } else { Found::Nothing }
+    }
+
+    /// A hand has passed all slots: the horizon moves on.
+    fn end_pass(&self, clock: &Clock) {
+        let horizon = horizon_of(clock);
+        let earliest = clock.earliest.load(Ordering::Relaxed).saturating_sub(1);
+        // Never further than the bytes reach, whatever the word holds.
+        let next = earliest.clamp(horizon + 1, horizon + FURTHEST);
+        step!(EvictHorizon);
+        clock.horizon.store(next - FIRST_HORIZON, Ordering::Relaxed);
+        clock.earliest.store(0, Ordering::Relaxed);
+    }
+
+    /// Says when a block that is about to be ready is due.
+    pub(crate) fn set_due(&self, slot: u32, tail: bool) {
+        let classes = &self.tables.geometry().classes;
+        let Some(index) = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)
+        else {
+            return;
+        };
+        let clock = &self.tables.control().clocks[index];
+        let due = epoch(clock, &classes[index]) + LIFETIME - if tail { TAIL_SOONER } else { 0 };
+        step!(EvictTick);
+        clock.stores.fetch_add(1, Ordering::Relaxed);
+        step!(StoreDue);
+        self.tables.access(slot).store(due_byte(due, horizon_of(clock)), Ordering::Relaxed);
+    }
+
+    /// Frees one slot of a namespace, by walking its tokens (T4); whether a token may be unspent now.
+    pub(crate) fn make_room_within(&self, purse: Purse) -> bool {
+        let classes = &self.tables.geometry().classes;
+        let mut found: Vec<Victim> = Vec::with_capacity(BATCH);
+        self.walk(purse, |_, token| -> Option<()> {
+            let (slot, _) = token.names()?;
+            let index = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)?;
+            if !token.is_of(slot, self.tables.slot(slot).word().generation()) {
+                return None;
+            }
+            let clock = &self.tables.control().clocks[index];
+            let Found::Block(victim) = self.look_at(clock, &classes[index], slot, horizon_of(clock)) else {
+                return None;
+            };
+            found.push(victim);
+            (victim.due_in <= 0 || found.len() == LOOK as usize).then_some(())
+        });
+        found.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
+        found.chunks_mut(1).any(|victim| self.evict_batch(victim) > 0)
     }
 
     /// After a claim, once in a while: where fewer of the class's slots are free than the low watermark, evicts until the
@@ -95,73 +254,6 @@ impl<R: Regime> Engine<R> {
             .sum()
     }
 
-    /// Frees one slot of a namespace, by walking its tokens (T4); whether a token may be unspent now.
-    pub(crate) fn make_room_within(&self, purse: Purse) -> bool {
-        let mut window: Vec<Victim> = Vec::with_capacity(WINDOW);
-        let mut passed = Vec::new();
-        self.walk(purse, |_, token| -> Option<()> {
-            let (slot, _) = token.names()?;
-            let record = self.tables.slot_checked(slot)?;
-            let word = record.word();
-            if !word.is(SlotState::Ready) || !token.is_of(slot, word.generation()) {
-                return None;
-            }
-            let victim = Victim { slot, word, depth: record.depth_hint() };
-            if self.second_chance(slot) {
-                passed.push(victim);
-                return None;
-            }
-            window.push(victim);
-            (window.len() == WINDOW).then_some(())
-        });
-        // Where everything was read since the hand last came by, it is marked no more, and the deepest of it goes.
-        for mut victims in [window, passed] {
-            victims.sort_by_key(|victim| core::cmp::Reverse(victim.depth));
-            if victims.iter().any(|victim| self.evict_batch(core::slice::from_ref(victim)) > 0) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Moves the hand over slots of `class` until it has a window of blocks that nobody read since it last came by;
-    /// returns the deepest of them. `None` as soon as it meets a free slot, or frees one that was no block.
-    fn victims(&self, class_index: usize, class: &SlotClass, left: &mut u32) -> Option<Vec<Victim>> {
-        let hand = &self.evict_hands[class_index];
-        let mut at = hand.load(process::Ordering::Relaxed) as u32 % class.slot_count;
-        let mut window: Vec<Victim> = Vec::with_capacity(WINDOW);
-        let mut passed = Vec::new();
-        let mut found_free = false;
-        while *left > 0 && window.len() < WINDOW && !found_free {
-            *left -= 1;
-            let slot = class.first_slot + at;
-            at = (at + 1) % class.slot_count;
-            let record = self.tables.slot(slot);
-            let word = record.word();
-            if !word.is(SlotState::Ready) {
-                found_free |= self.bring_home(slot, word);
-                continue;
-            }
-            let victim = Victim { slot, word, depth: record.depth_hint() };
-            if !self.second_chance(slot) {
-                window.push(victim);
-            } else if passed.len() < WINDOW {
-                passed.push(victim);
-            }
-        }
-        hand.store(u64::from(at), process::Ordering::Relaxed);
-        if found_free {
-            return None;
-        }
-        if window.is_empty() {
-            // Everything was read since the hand last came by; it is marked no more.
-            window = passed;
-        }
-        window.sort_by_key(|victim| core::cmp::Reverse(victim.depth));
-        window.truncate(BATCH);
-        Some(window)
-    }
-
     /// What the hand does with a slot that is no block: drained ones are freed, what the dead held comes home, and a free
     /// slot whose bit a death left set gets it cleared. Whether the slot is free now, for the bitmap, too.
     fn bring_home(&self, slot: u32, word: SlotWord) -> bool {
@@ -180,20 +272,10 @@ impl<R: Regime> Engine<R> {
         }
     }
 
-    /// Whether the block was read since the hand last came by; it is marked no more.
-    fn second_chance(&self, slot: u32) -> bool {
-        let byte = self.tables.access(slot);
-        // ORDERING: Relaxed, both: advice.
-        let read = byte.load(Ordering::Relaxed) != 0;
-        if read {
-            step!(EvictUnmark);
-            byte.store(0, Ordering::Relaxed);
-        }
-        read
-    }
-
     /// Evicts those of `victims` that nobody reads. Returns how many slots are free by it.
-    pub(crate) fn evict_batch(&self, victims: &[Victim]) -> u32 {
+    pub(crate) fn evict_batch(&self, victims: &mut [Victim]) -> u32 {
+        // E2.
+        victims.sort_by_key(|victim| core::cmp::Reverse(victim.depth));
         // E1, before: most leased ones are left alone without having been shut.
         let leased = self.leased_of(victims.iter().map(|victim| (victim.slot, victim.word)));
         let mut shut: Vec<(u32, SlotWord)> = Vec::with_capacity(victims.len());
@@ -252,4 +334,20 @@ impl<R: Regime> Engine<R> {
         });
         leased
     }
+}
+
+/// Epoch that a class is in.
+fn epoch(clock: &Clock, class: &SlotClass) -> u64 {
+    let stores = clock.stores.load(Ordering::Relaxed) % (u64::MAX / LIFETIME);
+    stores * LIFETIME / u64::from(class.slot_count.max(1))
+}
+
+/// The horizon, kept small enough to count on from.
+fn horizon_of(clock: &Clock) -> u64 {
+    clock.horizon.load(Ordering::Relaxed) % (u64::MAX / 4) + FIRST_HORIZON
+}
+
+/// The access byte of a block that is due then.
+fn due_byte(epoch: u64, horizon: u64) -> u8 {
+    (epoch.min(horizon + FURTHEST) % 128) as u8
 }

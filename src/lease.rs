@@ -21,6 +21,7 @@ use maru_layout::word::{LeaseCell, LeaseKind, SessionState, SlotState, SlotWord}
 
 use crate::directory::Sighting;
 use crate::engine::{Engine, Watched};
+use crate::evict::VISITED;
 use crate::regime::Regime;
 use crate::step::step;
 use crate::sync::{Ordering, edge};
@@ -143,14 +144,14 @@ impl<R: Regime> Engine<R> {
         book.free.push(cell);
     }
 
-    /// Sets the access byte, only when it is clear: a block that was read before costs its next reader no store.
+    /// Marks the access byte, only when it is not marked: a block that was read before costs its next reader no store.
     #[inline]
     fn visit(&self, slot: u32) {
         let byte = self.tables.access(slot);
         // ORDERING: Relaxed, both: advice for eviction.
-        if byte.load(Ordering::Relaxed) == 0 {
+        if byte.load(Ordering::Relaxed) & VISITED == 0 {
             step!(LeaseVisited);
-            byte.store(1, Ordering::Relaxed);
+            byte.fetch_or(VISITED, Ordering::Relaxed);
         }
     }
 

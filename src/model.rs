@@ -341,7 +341,7 @@ impl Session {
     pub fn publish(&self, claim: &Claim, value: u64) -> Commit {
         let mut crc = PayloadCrc::new(&claim.0.key, claim.0.word.generation(), LENGTH);
         crc.update(&[value.to_le_bytes(), value.to_le_bytes()].concat());
-        self.engine.publish(&claim.0, BodyLine::zeroed(), crc.finish())
+        self.engine.publish(&claim.0, BodyLine::zeroed(), crc.finish(), false)
     }
 
     /// Gives the slot back.
@@ -512,7 +512,7 @@ impl Session {
         let mut go = |to: SlotWord| {
             record.swap(word, to).expect("the slot is this session's");
             word = to;
-            Claim(store::Claim { slot, word, key: *key, place, identity })
+            Claim(store::Claim { slot, word, key: *key, place, identity, token: 0 })
         };
         if stop == Stop::Retiring {
             let ready = record.word();

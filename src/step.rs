@@ -112,6 +112,8 @@ steps! {
     StoreWriting = "store.writing";
     /// Payload bytes are written.
     StorePayload = "store.payload";
+    /// Access byte says when the block is due.
+    StoreDue = "store.due";
     /// Body line is filled in.
     StoreBody = "store.body";
     /// Slot word becomes `Ready`.
@@ -146,8 +148,14 @@ steps! {
     LeaseRelease = "lease.release";
     /// Slot with damaged content becomes `Quarantined`.
     LoadQuarantine = "load.quarantine";
-    /// Access byte is cleared by an evictor's hand.
-    EvictUnmark = "evict.unmark";
+    /// Stores of a class are counted for its eviction clock.
+    EvictTick = "evict.tick";
+    /// The hand of an eviction clock moves.
+    EvictHand = "evict.hand";
+    /// A block that was read is due later.
+    EvictRenew = "evict.renew";
+    /// The horizon of an eviction clock moves.
+    EvictHorizon = "evict.horizon";
     /// Slot word becomes `Retiring`.
     RetireShut = "retire.shut";
     /// Fence between shutting and scanning leases.

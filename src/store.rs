@@ -565,8 +565,9 @@ impl<R: Regime> Engine<R> {
         false
     }
 
-    /// Step 5: publishes a slot whose payload is written. `body` comes without generation, checksum and storer.
-    pub(crate) fn publish(&self, claim: &Claim, body: BodyLine, payload_crc: u32) -> Commit {
+    /// Step 5: publishes a slot whose payload is written. `body` comes without generation, checksum and storer;
+    /// `tail` says that the block stands behind others that were found (`evict.rs`).
+    pub(crate) fn publish(&self, claim: &Claim, body: BodyLine, payload_crc: u32, tail: bool) -> Commit {
         let record = self.tables.slot(claim.slot);
         if let Some(payload) = self.tables.payload(claim.slot) {
             // SAFETY: the slot's bytes are mapped as long as the tables live.
@@ -585,7 +586,7 @@ impl<R: Regime> Engine<R> {
         record.fill_body(&body);
         // The body leaves this host's caches before the word that makes it count can.
         R::write_back(record.body_line());
-        self.tables.access(claim.slot).store(0, Ordering::Relaxed);
+        self.set_due(claim.slot, tail);
         let ready = claim.word.to(SlotState::Ready, Owner::NOBODY).with_device_writer(false);
         step!(StoreReady);
         // [publish]: the Release of this swap carries payload, checksum and body.

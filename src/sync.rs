@@ -150,6 +150,13 @@ mod explored {
         AtomicU64 of u64;
     }
 
+    impl AtomicU8 {
+        /// Sets bits; returns what was there.
+        pub fn fetch_or(&self, value: u8, ordering: Ordering) -> u8 {
+            self.accessed().fetch_or(value, ordering)
+        }
+    }
+
     impl AtomicU64 {
         /// Adds; returns what was there.
         pub fn fetch_add(&self, value: u64, ordering: Ordering) -> u64 {

@@ -114,6 +114,9 @@ pub struct ReserveOptions {
     pub depth: u32,
     /// Prefix digest of the parent block.
     pub parent: Option<[u8; 32]>,
+    /// Leading blocks of the same request that were found before this one had to be stored. What follows a shared prefix
+    /// is mostly private to its request, and is evicted somewhat sooner.
+    pub after_hits: u32,
 }
 
 /// Why something was not granted or not found. A reason, never a failure of the region.

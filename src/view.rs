@@ -35,6 +35,9 @@ const ROW_BUDGET: usize = if cfg!(maru_loom) { 1 } else { 6 };
 /// Words of a namespace's text; a model's has eight bytes.
 const ROW_TEXT: usize = if cfg!(maru_loom) { 1 } else { 116 };
 
+/// Slot classes, each with a clock.
+const CLOCKS: usize = maru_layout::MAX_CLASSES;
+
 /// Stores `bytes` into `words`, eight at a time, zero-padded.
 pub(crate) fn store_bytes(words: &[AtomicU64], bytes: &[u8]) {
     let mut chunks = bytes.chunks(8);
@@ -65,6 +68,16 @@ pub(crate) struct Control {
     pub(crate) reserved1: [AsideU64; 7],
     pub(crate) leader_chore: AtomicU64,
     pub(crate) reserved2: [AsideU64; 7],
+    pub(crate) clocks: [Clock; CLOCKS],
+}
+
+/// The eviction clock of a slot class. Hints: they order and decide nothing, so models do not explore them.
+#[repr(C)]
+pub(crate) struct Clock {
+    pub(crate) stores: AsideU64,
+    pub(crate) hand: AsideU64,
+    pub(crate) horizon: AsideU64,
+    pub(crate) earliest: AsideU64,
 }
 
 impl Control {
@@ -202,6 +215,8 @@ const _: () = {
     use maru_layout::table;
     assert!(offset_of!(Control, format) == offset_of!(table::ControlPage, format));
     assert!(offset_of!(Control, namespace_chore) == offset_of!(table::ControlPage, namespace_chore));
+    assert!(offset_of!(Control, clocks) == offset_of!(table::ControlPage, clocks));
+    assert!(size_of::<[Clock; CLOCKS]>() == size_of::<[u64; 4 * CLOCKS]>());
     assert!(offset_of!(Control, leader_chore) == offset_of!(table::ControlPage, leader_chore));
     assert!(size_of::<Control>() <= size_of::<table::ControlPage>());
     assert!(size_of::<SessionLines>() == size_of::<table::SessionEntry>());

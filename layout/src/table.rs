@@ -19,8 +19,10 @@ pub struct ControlPage {
     pub leader_chore: u64,
     /// Zero.
     pub reserved2: [u8; 56],
+    /// Four words a slot class, in this order: stores so far, hand, horizon, earliest due epoch seen. Hints of eviction.
+    pub clocks: [u64; 4 * crate::MAX_CLASSES],
     /// Zero.
-    pub reserved3: [u8; 3904],
+    pub reserved3: [u8; 3648],
 }
 
 /// The one pool of a region.

@@ -9,7 +9,7 @@ use maru_layout::geometry::{ClassSpec, FormatSpec, Geometry, Stamp};
 
 use crate::slot::Slot;
 use crate::sync::{AsideU64, AtomicU8, AtomicU64, Ordering};
-use crate::view::{AreaHead, BucketLine, Control, RowLines, SessionLines, zeroed};
+use crate::view::{AreaHead, BucketLine, Clock, Control, RowLines, SessionLines, zeroed};
 
 /// Payload words a slot has in a model.
 pub(crate) const PAYLOAD_WORDS: usize = 2;
@@ -73,6 +73,12 @@ impl Tables {
                 reserved1: aside(),
                 leader_chore: AtomicU64::new(0),
                 reserved2: aside(),
+                clocks: core::array::from_fn(|_| Clock {
+                    stores: AsideU64::new(0),
+                    hand: AsideU64::new(0),
+                    horizon: AsideU64::new(0),
+                    earliest: AsideU64::new(0),
+                }),
             },
             slots: (0..size.slots).map(|_| Slot::blank()).collect(),
             buckets: (0..size.buckets).map(|_| BucketLine { entries: zeroed(), mark: AtomicU64::new(0) }).collect(),

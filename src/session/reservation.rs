@@ -240,7 +240,7 @@ impl<'s> Reservation<'s> {
             ..bytemuck::Zeroable::zeroed()
         };
         on!(session.dispatch, e => e.begin(Operation::Commit, Some(self.claim.slot)));
-        let commit = on!(session.dispatch, e => e.publish(&self.claim, body, crc));
+        let commit = on!(session.dispatch, e => e.publish(&self.claim, body, crc, self.options.after_hits >= crate::evict::TAIL_RUN));
         session.inner.sync_record(self.claim.slot);
         if session.inner.tables.mapping().is_lost() {
             return Ok(Commit::Unknown(self.token()));

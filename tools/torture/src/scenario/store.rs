@@ -1,7 +1,7 @@
 //! Stores: reserve to commit, abort, twins, full buckets, full regions.
 
 use anyhow::{Context, Result, bail};
-use maru::{Batch, Commit, Reserve, ReserveOptions, Role, Session, Writer};
+use maru::{Batch, Commit, Reserve, ReserveOptions, Role, Session, Why, Writer};
 
 use super::life::take_from_stalled;
 use super::{Contest, Partner, Scenario, Set};
@@ -100,6 +100,18 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         .prepare(|stage| fill_evictable(stage, 16))
         .partner(Partner::dead(writes_elsewhere, Step::StoreReady))
         .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading]),
+        Scenario::new("budget_lost", "somebody else spends the last of the budget after it was found", over_budget)
+            .budget(9)
+            .prepare(|stage| fill_evictable(stage, 16))
+            .interlude(Step::StoreClaim, |stage| {
+                let joined = stage.join()?;
+                let number = joined.keys.k2;
+                stage.store_all(&joined, &[number])?;
+                joined.session.close().map_err(|(held, _)| held)?;
+                Ok(())
+            })
+            .contest(Contest::Lead)
+            .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading]),
         Scenario::new("abort", "gives a reservation back", abort),
         Scenario::new("drop", "drops a reservation", drop_it),
         Scenario::new("drop_device", "drops a reservation that a device may still write", drop_device).quarantined(1),
@@ -186,6 +198,19 @@ fn fill_with_drained(stage: &mut Stage) -> Result<()> {
     }
     joined.session.close().map_err(|(held, _)| held)?;
     Ok(())
+}
+
+/// Is told that the budget is spent, or finds it free again.
+fn over_budget(actor: &mut Actor<'_>) -> Result<()> {
+    let joined = actor.join()?;
+    actor.begin();
+    let answer = joined.reserve(joined.keys.k, ReserveOptions::default())?;
+    actor.end();
+    if !matches!(answer, Reserve::Refused(Why::OverBudget)) {
+        actor.say(&format!("wrong the budget is spent, and the answer is {answer:?}"));
+    }
+    drop(answer);
+    actor.leave(joined)
 }
 
 fn store_one(actor: &mut Actor<'_>) -> Result<()> {
