@@ -70,6 +70,14 @@ pub(crate) struct Victim {
     depth: u32,
 }
 
+#[cfg(maru_loom)]
+impl Victim {
+    /// One that a model has chosen.
+    pub(crate) fn of(slot: u32, word: SlotWord) -> Self {
+        Self { slot, word, due_in: 0, depth: 0 }
+    }
+}
+
 /// What a hand finds at a slot.
 enum Found {
     /// A block.

@@ -23,6 +23,8 @@
 // Under the model there is no façade, and some of what it calls has no other caller.
 #![cfg_attr(maru_loom, allow(dead_code))]
 
+#[cfg(not(maru_loom))]
+mod admission;
 /// The protocol of attaching needs neither kernel nor files.
 #[cfg(maru_loom)]
 #[path = "session/attach.rs"]
@@ -34,6 +36,8 @@ mod directory;
 mod engine;
 mod error;
 mod evict;
+#[cfg(not(maru_loom))]
+mod grants;
 mod leader;
 mod lease;
 mod load;
@@ -43,6 +47,10 @@ pub mod model;
 mod namespace;
 #[cfg(not(maru_loom))]
 pub mod os;
+#[cfg(not(maru_loom))]
+mod parts;
+#[cfg(not(maru_loom))]
+mod pools;
 #[cfg(not(maru_loom))]
 mod recorder;
 mod recover;
@@ -63,14 +71,26 @@ mod view;
 mod vouch;
 
 #[cfg(not(maru_loom))]
+pub use admission::{Admission, AdmissionError, Admitter};
+#[cfg(not(maru_loom))]
 pub use error::{AttachError, OpenError};
 pub use error::{CallError, LoadError, NamespaceError, StillHeld, VouchError, WriteError};
+#[cfg(not(maru_loom))]
+pub use grants::{Grant, GrantError, GrantUsage, HostGrants, MAX_GRANT_UNITS};
 pub use maru_layout as layout;
 pub use maru_layout::geometry::{ClassSpec, KvGeometry};
 pub use maru_layout::table::Role;
 pub use namespace::Namespace;
 #[cfg(not(maru_loom))]
 pub use os::{Backing, BackingError, BackingKind, Partition};
+#[cfg(not(maru_loom))]
+pub use parts::{Parts, PartsError};
+#[cfg(not(maru_loom))]
+pub use pools::{
+    BlockId, BuildError, Ineligible, Pool, PoolAnswer, PoolError, PoolHealth, PoolState, PoolUsage, Reason, Replicas, Store,
+    StoreBuilder, StoreError, StoreInvalidation, StoreLease, StoreMiss, StoreNamespace, StoreOptions, StoreProbe,
+    StoreReservation, StoreReserve,
+};
 #[cfg(not(maru_loom))]
 pub use region::{Format, Medium, Mode, OpenOptions, Outcome, Progress, Region, Scope, Stage, Wish};
 #[cfg(not(maru_loom))]

@@ -19,6 +19,7 @@ use maru_layout::word::{ChoreWord, IndexEntry, LeaseKind, RowState, SessionState
 pub use crate::region::Size;
 
 use crate::engine::{Engine, Me, World};
+use crate::evict::Victim;
 use crate::lease::Held;
 use crate::regime::OneHost;
 use crate::region::Tables;
@@ -117,6 +118,11 @@ impl Region {
     pub fn registered(&self) -> usize {
         let rows = 0..self.tables.geometry().namespace_count;
         rows.filter(|row| self.tables.row(*row).state() == Some(RowState::Ready)).count()
+    }
+
+    /// Gives namespace row 0 a budget of so many slots, from the first token on. Before the threads of a model start.
+    pub fn give_budget(&self, slots: u64) {
+        self.tables.row(0).facts[1].store(slots + 1, Ordering::Relaxed);
     }
 
     /// Entries of the session table.
@@ -301,16 +307,17 @@ impl Session {
         self.now_ms.fetch_add(ms, process::Ordering::Relaxed);
     }
 
+    /// Reserves a slot within the budget of namespace row 0.
+    #[must_use]
+    pub fn reserve_within(&self, key: &ObjectKey) -> Reserve {
+        let purse = self.engine.purse(0);
+        reserved(self.engine.reserve_slot(key, LENGTH.into(), false, purse))
+    }
+
     /// Reserves a slot.
     #[must_use]
     pub fn reserve(&self, key: &ObjectKey) -> Reserve {
-        match self.engine.reserve_slot(key, LENGTH.into(), false, None) {
-            Ok(claim) => Reserve::Granted(Claim(claim)),
-            Err(store::NotGranted::Present) => Reserve::Present,
-            Err(store::NotGranted::BeingWritten) => Reserve::BeingWritten,
-            Err(store::NotGranted::Refused(why)) => Reserve::Refused(why),
-            Err(store::NotGranted::Contended) => Reserve::Contended,
-        }
+        reserved(self.engine.reserve_slot(key, LENGTH.into(), false, None))
     }
 
     /// Goes on from [`Stop::Claiming`] until it is decided who of the twins writes; one round, no second try.
@@ -417,6 +424,17 @@ impl Session {
         let place = self.place(key);
         let word = self.engine.tables.slot(slot).word();
         self.engine.evict(IndexEntry::new(slot, word.generation(), place.tag), || true)
+    }
+
+    /// Evicts, as one batch, whatever is ready and unread in `slots`; how many.
+    #[must_use]
+    pub fn evict_batch(&self, slots: &[u32]) -> u32 {
+        let mut victims: Vec<Victim> = slots
+            .iter()
+            .map(|slot| Victim::of(*slot, self.engine.tables.slot(*slot).word()))
+            .filter(|victim| victim.word.is(SlotState::Ready))
+            .collect();
+        self.engine.evict_batch(&mut victims)
     }
 
     fn place(&self, key: &ObjectKey) -> Place {
@@ -561,4 +579,15 @@ fn bytes_of(tables: &Tables, slot: u32) -> [u64; 2] {
 
 fn words_of(bytes: &[u8; LENGTH as usize]) -> [u64; 2] {
     bytemuck::cast(*bytes)
+}
+
+/// A reservation's answer, in a model's words.
+fn reserved(answer: Result<store::Claim, store::NotGranted>) -> Reserve {
+    match answer {
+        Ok(claim) => Reserve::Granted(Claim(claim)),
+        Err(store::NotGranted::Present) => Reserve::Present,
+        Err(store::NotGranted::BeingWritten) => Reserve::BeingWritten,
+        Err(store::NotGranted::Refused(why)) => Reserve::Refused(why),
+        Err(store::NotGranted::Contended) => Reserve::Contended,
+    }
 }

@@ -21,7 +21,7 @@ use maru_layout::table::{
 };
 use maru_layout::word::{
     ChoreWord, FormatState, FormatWord, IndexEntry, LeaseCell, LeaseKind, Owner, RowState, SessionState, SessionWord,
-    SlotState, SlotWord,
+    SlotState, SlotWord, TokenWord,
 };
 use sha2::{Digest, Sha256};
 
@@ -384,6 +384,14 @@ fn every_bit_of_every_word_is_where_the_document_says() {
                 ("sequence", Box::new(|w| LeaseCell(w).sequence().into())),
                 ("generation", Box::new(|w| LeaseCell(w).short_generation())),
                 ("slot", Box::new(|w| LeaseCell(w).slot().into())),
+            ],
+        ),
+        (
+            "TokenWord",
+            TokenWord::new(4, 5).0,
+            vec![
+                ("generation", Box::new(|w| TokenWord(w).names().map_or(0, |(_, generation)| generation))),
+                ("slot", Box::new(|w| TokenWord(w).names().map_or(0, |(slot, _)| slot.into()))),
             ],
         ),
         (

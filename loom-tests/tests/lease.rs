@@ -2,7 +2,7 @@
 //!
 //! The edges \[lease] and \[free] of `src/slot.rs`; L1 to L5 of `src/lease.rs`, X1 and X2 of `src/retire.rs`.
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::layout::COPY_LEASE_MS;
 use maru::layout::object::ObjectKey;
@@ -95,6 +95,47 @@ const EVICT: [Model; 2] = [
 fn a_leased_slot_is_not_evicted_under_its_reader() {
     for model in EVICT {
         model.holds(&["evicted, absent", "evicted, held", "evicted, vanished", "kept, held", "kept, vanished"]);
+        model.fails_without(Edge::ReaderFence);
+        model.fails_without(Edge::RetirerFence);
+        model.fails_without(Edge::ScanAfterShut);
+    }
+}
+
+/// Two victims under one fence and one scan: the one that is being read stays, the other's slot is used anew.
+fn batch(seen: &Seen, here: Here) {
+    let region = Region::new(Size { slots: 2, ..SIZE });
+    let (owner, reader) = (region.settled(0), region.settled(1));
+    assert!(owner.store(&key(1), 1) && owner.store(&key(2), 2));
+    let inside = region.clone();
+    let clear = move || {
+        let evicted = owner.evict_batch(&[0, 1]);
+        let left: Vec<bool> = [1, 2].map(|number| owner.probe(&key(number)).is_ok()).into();
+        let ready = left.iter().filter(|there| **there).count() as u32;
+        claim!(evicted + ready == 2, "{evicted} evicted, {ready} of two left");
+        for (slot, _) in left.iter().enumerate().filter(|(_, there)| !**there) {
+            owner.write(&owner.stop_at(Stop::Writing, slot as u32, &key(3 + slot as u64)), 3);
+        }
+        evicted
+    };
+    let (evicted, held) = both(here, clear, move || hold(&inside, &reader, &key(1)));
+    seen.reached(format!("{evicted} evicted, {held}"));
+}
+
+const BATCH: [Model; 2] = [
+    Model { name: "lease: batch, reader spawned", bound: Some(2), run: |seen| batch(seen, Here::First) },
+    Model { name: "lease: batch, evictor spawned", bound: Some(2), run: |seen| batch(seen, Here::Second) },
+];
+
+#[test]
+fn of_a_batch_only_what_nobody_reads_is_evicted() {
+    for model in BATCH {
+        model.holds(&[
+            "1 evicted, held",
+            "1 evicted, vanished",
+            "2 evicted, absent",
+            "2 evicted, held",
+            "2 evicted, vanished",
+        ]);
         model.fails_without(Edge::ReaderFence);
         model.fails_without(Edge::RetirerFence);
         model.fails_without(Edge::ScanAfterShut);

@@ -1,11 +1,16 @@
 //! Tests of the library through its public calls, several sessions in one process. What needs several processes
 //! is in `tools/shell/tests`; what needs every interleaving is in `loom-tests`.
 
+mod admission;
 mod budgets;
 mod cases;
 mod eviction;
 mod faults;
+mod grants;
 mod guard;
+mod parts;
+mod pools;
+mod pools_that_fail;
 mod store_and_load;
 
 use std::path::PathBuf;
