@@ -15,9 +15,9 @@ use std::os::unix::fs::FileExt;
 
 use arbitrary::{Arbitrary, Unstructured};
 use maru::{
-    AttachError, Batch, CallError, ClassSpec, Commit, Format, Lease, LeaseHandle, LoadError, NamespaceError,
+    AttachError, Batch, CallError, ClassSpec, Commit, Evict, Format, Lease, LeaseHandle, LoadError, NamespaceError,
     NamespaceId, ObjectId, OpenOptions, Probe, ReadError, Region, Release, Reservation, Reserve, ReserveOptions,
-    Retire, Role, Session, Token, Verify, Why, Wish, WriteError, Writer,
+    Retire, Role, Session, SessionOptions, Token, Verify, Why, Wish, WriteError, Writer,
 };
 use maru_layout::RECORD_BYTES;
 use maru_layout::object::ObjectKey;
@@ -505,7 +505,9 @@ impl World {
             }
             return;
         }
-        let session = self.region.session("fuzz", Role::Worker).expect("an entry is free");
+        // The model knows which blocks are there; what an evictor chooses, it does not.
+        let keep = SessionOptions { evict: Evict::Never, ..SessionOptions::default() };
+        let session = self.region.session_with("fuzz", Role::Worker, keep).expect("an entry is free");
         self.seats[seat] = Some(Seat { session: Box::into_raw(Box::new(session)), fenced: false, forgotten: 0 });
     }
 
@@ -604,8 +606,11 @@ impl World {
         let max_bytes = geometry.max_payload_bytes();
         let writer = if device { Writer::Device } else { Writer::Cpu };
         let evicted_before = counter(session, Counter::Evicted);
-        let answer =
-            session.reserve(&object, len, ReserveOptions { writer, depth: len as u32, parent: Some(object.prefix) });
+        let answer = session.reserve(
+            &object,
+            len,
+            ReserveOptions { writer, depth: len as u32, parent: Some(object.prefix), after_hits: 0 },
+        );
         let evicted = counter(session, Counter::Evicted) - evicted_before;
         if fenced {
             assert!(matches!(answer, Err(CallError::Fenced { .. })), "{answer:?}");

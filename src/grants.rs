@@ -207,7 +207,7 @@ impl HostGrants {
             return Err(self.refused(need, free_bytes / self.unit_bytes));
         }
         let deadline = Deadline::new();
-        let turn = self.wait_turn(&deadline)?;
+        let Some(turn) = self.wait_turn(&deadline)? else { return Err(self.refused(need, 0)) };
         let mut units = Vec::with_capacity(need as usize);
         let mut recovered = false;
         while (units.len() as u64) < need {
@@ -260,19 +260,23 @@ impl HostGrants {
     }
 
     /// The turn (H1), however long others have it. A dead holder's is brought home by asking; that of one that stands
-    /// still is taken after the region's bound of stalled writers.
-    fn wait_turn(&self, deadline: &Deadline) -> Result<Reservation<'_>, GrantError> {
+    /// still is taken after the region's bound of stalled writers. `None`: not even that slot is free, so no unit is.
+    fn wait_turn(&self, deadline: &Deadline) -> Result<Option<Reservation<'_>>, GrantError> {
         let turn = self.turn();
+        let mut recovered = false;
         loop {
             match self.session.reserve(&turn, 1, ReserveOptions::default())? {
-                Reserve::Granted(reservation) => return Ok(reservation),
+                Reserve::Granted(reservation) => return Ok(Some(reservation)),
                 // Nothing is committed here (H4); a stranger's block does not stop the host.
                 Reserve::Present | Reserve::Refused(Why::LengthMismatch { .. }) => {
                     self.session.retire(&turn)?;
                 }
-                // All slots taken: turns of processes that stand still, or that have died, stand beside all units.
+                // Beside all units there are turns of processes that stand still, or are dead.
+                Reserve::Refused(Why::NoSpace) if recovered => return Ok(None),
                 Reserve::Refused(Why::NoSpace) => {
                     self.session.recover_dead()?;
+                    recovered = true;
+                    continue;
                 }
                 Reserve::BeingWritten | Reserve::Contended | Reserve::Refused(_) => {}
             }
@@ -316,7 +320,7 @@ impl HostGrants {
 #[cfg(test)]
 impl HostGrants {
     pub(crate) fn stop_within_take(&self) -> Result<(Reservation<'_>, Reservation<'_>), GrantError> {
-        let turn = self.wait_turn(&Deadline::new())?;
+        let turn = self.wait_turn(&Deadline::new())?.expect("a free slot");
         let first = self.take_unit()?;
         Ok((turn, first.expect("a free unit")))
     }

@@ -17,36 +17,42 @@ use crate::step::step;
 use crate::sync::{Ordering, edge};
 use crate::{CallError, Lead};
 
+/// Looks at the word before one call gives up: each one but the first is owed to somebody who took it or let go of it
+/// since the last.
+const ROUNDS: u32 = 64;
+
 impl<R: Regime> Engine<R> {
     /// Leads if nobody else does.
     pub(crate) fn lead(&self) -> Result<Lead, CallError> {
         let word = &self.tables.control().leader_chore;
         let mine = ChoreWord::held(self.me.owner, self.me.live.epoch());
-        // Twice: a holder that is found dead is recovered, and its word is free then.
-        for _ in 0..2 {
+        // ORDERING: Relaxed: the swap decides; nothing is published through this word (C2).
+        let mut found = ChoreWord(word.load(Ordering::Relaxed));
+        for _ in 0..ROUNDS {
             self.check_session()?;
-            // ORDERING: Relaxed: the swap decides; nothing is published through this word (C2).
-            let found = ChoreWord(word.load(Ordering::Relaxed));
             if found == mine {
                 return Ok(Lead::Leading);
             }
             if self.leads(found) {
                 let index = found.owner().index().unwrap_or(u32::MAX);
-                if self.recover_if_dead(index) {
-                    continue;
+                // The second look: somebody else may have recovered it since the first one.
+                if !self.recover_if_dead(index) && self.leads(found) {
+                    return Ok(Lead::Follows { index, epoch: found.epoch() });
                 }
-                return Ok(Lead::Follows { index, epoch: found.epoch() });
             }
+            // Nobody's, or of one that does not live (C1); its recoverer may be about to give the word back.
             step!(LeaderTake);
             // ORDERING: AcqRel: as any chore: what the last holder did is seen by the next.
-            if word.compare_exchange(found.0, mine.0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                // Fenced between the look and the swap: the word names a session that does not live, which anybody
-                // may take (C1).
-                self.check_session()?;
-                return Ok(Lead::Leading);
+            match word.compare_exchange(found.0, mine.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    // Fenced between the look and the swap: the word names a session that does not live, which
+                    // anybody may take (C1).
+                    self.check_session()?;
+                    return Ok(Lead::Leading);
+                }
+                Err(now) => found = ChoreWord(now),
             }
         }
-        let found = ChoreWord(word.load(Ordering::Relaxed));
         Ok(Lead::Follows { index: found.owner().index().unwrap_or(u32::MAX), epoch: found.epoch() })
     }
 

@@ -87,9 +87,9 @@ pub use os::{Backing, BackingError, BackingKind, Partition};
 pub use parts::{Parts, PartsError};
 #[cfg(not(maru_loom))]
 pub use pools::{
-    BlockId, BuildError, Ineligible, Pool, PoolAnswer, PoolError, PoolHealth, PoolState, PoolUsage, Reason, Replicas, Store,
-    StoreBuilder, StoreError, StoreInvalidation, StoreLease, StoreMiss, StoreNamespace, StoreOptions, StoreProbe,
-    StoreReservation, StoreReserve,
+    BlockId, BuildError, Ineligible, Pool, PoolAnswer, PoolError, PoolHealth, PoolState, PoolUsage, Reason, Replicas,
+    Store, StoreBuilder, StoreError, StoreInvalidation, StoreLease, StoreMiss, StoreNamespace, StoreOptions,
+    StoreProbe, StoreReservation, StoreReserve,
 };
 #[cfg(not(maru_loom))]
 pub use region::{Format, Medium, Mode, OpenOptions, Outcome, Progress, Region, Scope, Stage, Wish};

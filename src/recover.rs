@@ -16,7 +16,8 @@
 //!   never reverted.
 //! * D3: a fence without proof quarantines instead of freeing, and leaves leases counting.
 //! * D4: proof is about the holder of a session word that was read before the kernel was asked, and the word goes
-//!   to `Dead` only from exactly that value: whoever attached in between is not touched.
+//!   to `Dead` only from a word of that holder, which its epoch names: whoever attached in between is not touched, and
+//!   a fence in between saves nobody.
 
 use maru_layout::table::Counter;
 use maru_layout::word::{ChoreWord, IndexEntry, Owner, SessionState, SessionWord, SlotState, SlotWord};
@@ -27,7 +28,8 @@ use crate::step::step;
 use crate::sync::{AtomicU64, Ordering, edge};
 
 /// How often one slot word of a dead owner can be found moved by others before it is home: `Claiming`, `Pending` or
-/// `Writing`, then `Quarantined` by a fencer; or `Retiring`, then owner 0.
+/// `Writing`, then `Quarantined` by a fencer; or `Retiring`, then owner 0. And how often its session word can be:
+/// `Attaching`, `Live`, `Fenced`.
 const TURNS: u32 = 4;
 
 impl<R: Regime> Engine<R> {
@@ -79,12 +81,24 @@ impl<R: Regime> Engine<R> {
     pub(crate) fn recover_session(&self, index: u32, seen: SessionWord) -> Option<u32> {
         let entry = self.tables.session(index);
         let dead = seen.to(SessionState::Dead);
-        if seen != dead {
+        let mut word = seen;
+        for _ in 0..TURNS {
+            if word == dead {
+                break;
+            }
             step!(RecoverDead);
-            // Lost: somebody else declared it, or recovered it altogether (D4: only from the word that was seen).
-            if !entry.swap(seen, dead) && entry.word() != dead {
+            if entry.swap(word, dead) {
+                word = dead;
+                break;
+            }
+            // Lost: the same holder was fenced, or somebody else declared it; or recovered it altogether (D4).
+            word = entry.word();
+            if word.epoch() != seen.epoch() || matches!(word.state(), None | Some(SessionState::Free)) {
                 return None;
             }
+        }
+        if word != dead {
+            return None;
         }
         let freed = self.sweep_dead(index, dead)?;
         self.give_back_chores(index, dead.epoch());

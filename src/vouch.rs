@@ -5,8 +5,8 @@
 //! home by the same protocol as what is proven (`recover.rs`).
 //!
 //! * V1: nothing of this boot of this host can be vouched dead as "a host": its own kernel is asked.
-//! * V2: a vouch is about holders of session words that were read before: the word goes to `Dead` only from exactly that
-//!   value (D4), so whoever attached meanwhile is not touched.
+//! * V2: a vouch is about holders of session words that were read before: the word goes to `Dead` only from a word of
+//!   that holder (D4), so whoever attached meanwhile is not touched.
 //! * V3: a host that died with dirty lines may have left commits whose bytes never arrived. After its recovery the
 //!   blocks that its sessions stored are read once and compared with their checksums; what does not match is
 //!   quarantined, as on any load.

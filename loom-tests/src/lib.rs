@@ -1,22 +1,33 @@
 //! What every model of this crate is made of: a name, a bound, the threads, and the outcomes it must have reached.
 //!
 //! A model that passes because nothing was explored looks exactly like one that passes because all is well. So each
-//! one says which outcomes it reached (`Seen::reached`), and `Model::holds` compares them with the ones that must
-//! be possible; and each has twins that take one ordering, fence or second look away and have to break a claim
-//! (`Model::fails_without`), at the same bound.
+//! one says which outcomes it reached (`Seen::reached`), and `holds` compares them with the ones that must be possible;
+//! and each has twins that take one ordering, fence or second look away and have to break a claim (`fails_without`), at
+//! the same bound.
 //!
-//! Built without `--cfg maru_loom`, this crate is empty. `README.md` is the index of the models.
+//! `every.rs` has loom below it, which tries every order of two or three threads; `drawn.rs` has shuttle, which draws
+//! long runs of many. `README.md` is the index of the models.
+//!
+//! Built without `--cfg maru_loom`, this crate is empty.
 
 #![cfg(maru_loom)]
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::time::Instant;
 
 pub use maru::sync::weak::Edge;
+
+#[cfg(maru_shuttle)]
+mod drawn;
+#[cfg(not(maru_shuttle))]
+mod every;
+
+#[cfg(maru_shuttle)]
+pub use drawn::{Model, one_in, pick};
+#[cfg(not(maru_shuttle))]
+pub use every::{Here, Model, Role, all, both};
 
 /// Says that a claim of the model is broken. What a twin without one of its edges must come to.
 #[macro_export]
@@ -26,20 +37,6 @@ macro_rules! claim {
             panic!("claim broken: {}", format_args!($($what)+));
         }
     };
-}
-
-/// Loads and stores that one execution may make: more than any of these models has, so that an endless loop ends.
-const MAX_BRANCHES: usize = 20_000;
-
-/// One arrangement of threads, and how far it is explored.
-#[derive(Clone, Copy)]
-pub struct Model {
-    /// Protocol and arrangement, for the printed line.
-    pub name: &'static str,
-    /// Preemptions per execution; `None` explores all.
-    pub bound: Option<usize>,
-    /// Runs once per execution.
-    pub run: fn(&Seen),
 }
 
 /// Outcomes reached so far, over all executions of a model. Outside of what loom explores.
@@ -53,82 +50,23 @@ impl Seen {
     pub fn reached(&self, outcome: impl Into<String>) {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(outcome.into());
     }
-}
-
-impl Model {
-    /// Explores, and compares the outcomes reached with `expected`, exactly.
-    ///
-    /// # Panics
-    /// A claim is broken, or other outcomes were reached.
-    pub fn holds(&self, expected: &[&str]) {
-        let started = Instant::now();
-        let (seen, executions, result) = self.explore(None);
-        println!("{:<48} {:>9} executions {:>6.1} s", self.name, executions, started.elapsed().as_secs_f64());
-        if let Err(message) = result {
-            panic!("{}: {message} (after {executions} executions)", self.name);
-        }
-        let expected: BTreeSet<String> = expected.iter().map(ToString::to_string).collect();
-        if deeper().is_some() {
-            // Further than the bound, more may be possible than was written down.
-            let missing: Vec<_> = expected.difference(&seen).collect();
-            assert!(missing.is_empty(), "{}: outcomes not reached: {missing:?}", self.name);
-        } else {
-            assert_eq!(seen, expected, "{}: outcomes reached, and outcomes that must be", self.name);
-        }
-    }
-
-    /// Explores without `edge`, and wants a claim to break.
-    ///
-    /// # Panics
-    /// All claims held, or something else went wrong first.
-    pub fn fails_without(&self, edge: Edge) {
-        let (_, executions, result) = self.explore(Some(edge));
-        println!("{:<48} {executions:>9} executions until {edge:?} was missed", self.name);
-        match result {
-            Ok(()) => panic!("{}: nothing broke without {edge:?} in {executions} executions", self.name),
-            Err(message) if message.starts_with("claim broken") => println!("    {message}"),
-            Err(message) => panic!("{}: without {edge:?}: {message}", self.name),
-        }
-    }
-
-    fn explore(&self, without: Option<Edge>) -> (BTreeSet<String>, u64, Result<(), String>) {
-        quiet_panics();
-        let seen = Seen::default();
-        let executions = Arc::new(AtomicU64::new(0));
-        let (run, inner, count) = (self.run, seen.clone(), Arc::clone(&executions));
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = deeper().or(self.bound);
-        builder.max_branches = MAX_BRANCHES;
-        maru::sync::weak::take(without);
-        QUIET.set(true);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            builder.check(move || {
-                count.fetch_add(1, Ordering::Relaxed);
-                run(&inner);
-            });
-        }));
-        QUIET.set(false);
-        maru::sync::weak::take(None);
-        let message = |payload: Box<dyn std::any::Any + Send>| {
-            let text = payload.downcast_ref::<String>().cloned();
-            text.or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
-        };
-        let outcomes = seen.outcomes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (outcomes, executions.load(Ordering::Relaxed), result.map_err(message))
+    fn outcomes(&self) -> BTreeSet<String> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// `MARU_BOUND` in the environment: every model is explored with that bound instead of its own.
-fn deeper() -> Option<usize> {
-    std::env::var("MARU_BOUND").ok().map(|text| text.parse().expect("MARU_BOUND is a number of preemptions"))
+/// What a panic said.
+fn message(payload: Box<dyn Any + Send>) -> String {
+    let text = payload.downcast_ref::<String>().cloned();
+    text.or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
 thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A twin's panic is its success; only `Model::holds` and `Model::fails_without` say what came of it.
-fn quiet_panics() {
+/// Explores without `edge`. A twin's panic is its success; only `holds` and `fails_without` say what came of it.
+fn quietly<T>(without: Option<Edge>, explore: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
@@ -138,50 +76,10 @@ fn quiet_panics() {
             }
         }));
     });
-}
-
-/// Which of two roles runs on the model's own thread; the other one is spawned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Here {
-    /// The first.
-    First,
-    /// The second.
-    Second,
-}
-
-/// Runs two roles at the same time; their results in their order.
-pub fn both<A: 'static, B: 'static>(
-    here: Here,
-    first: impl FnOnce() -> A + 'static,
-    second: impl FnOnce() -> B + 'static,
-) -> (A, B) {
-    match here {
-        Here::First => {
-            let spawned = loom::thread::spawn(second);
-            let first = first();
-            (first, joined(spawned))
-        }
-        Here::Second => {
-            let spawned = loom::thread::spawn(first);
-            let second = second();
-            (joined(spawned), second)
-        }
-    }
-}
-
-/// What one of several threads does.
-pub type Role<T> = Box<dyn FnOnce() -> T>;
-
-/// Runs the roles at the same time, the one at `here` on the model's own thread; their results in their order.
-pub fn all<T: 'static>(here: usize, mut roles: Vec<Role<T>>) -> Vec<T> {
-    let mine = roles.remove(here);
-    let spawned: Vec<_> = roles.into_iter().map(loom::thread::spawn).collect();
-    let mine = mine();
-    let mut answers: Vec<T> = spawned.into_iter().map(joined).collect();
-    answers.insert(here, mine);
-    answers
-}
-
-fn joined<T>(thread: loom::thread::JoinHandle<T>) -> T {
-    thread.join().expect("a thread of a model ends, or the whole execution does")
+    maru::sync::weak::take(without);
+    QUIET.set(true);
+    let explored = explore();
+    QUIET.set(false);
+    maru::sync::weak::take(None);
+    explored
 }

@@ -2,7 +2,7 @@
 //!
 //! N1 of `src/namespace.rs`; chores of the dead in `src/recover.rs`.
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::layout::word::ChoreWord;
 use maru::model::{Region, Session, Size};

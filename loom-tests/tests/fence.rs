@@ -2,7 +2,7 @@
 //!
 //! D3 of `src/recover.rs`, W4 of `src/store.rs`, and the stalled writer of the same file.
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::Commit;
 use maru::layout::STALLED_WRITER_MS;
@@ -174,6 +174,34 @@ fn a_stalled_writer_is_superseded_or_stores() {
             "slow superseded, quick granted",
             "slow superseded, quick no_space",
         ]);
+        model.fails_without(Edge::Quarantine);
+    }
+}
+
+/// An operator vouches for a process while somebody else fences it: it is recovered all the same.
+fn vouched(seen: &Seen, here: Here) {
+    let region = Region::new(SIZE);
+    let (gone, operator, fencer) = (region.settled(0), region.settled(1), region.settled(2));
+    gone.stop_at(Stop::Writing, 0, &key(1));
+    let epoch = gone.live().epoch();
+    gone.vanish();
+    let (recovered, fenced) = both(here, move || operator.vouch(0, epoch), move || fencer.fence(0, epoch));
+    let (session, word) = (region.session_word(0), region.words()[0]);
+    claim!(recovered == Some(1), "vouched for one with one slot: {recovered:?}, and its word is {session:?}");
+    claim!(session.is(SessionState::Free), "recovered, and the entry is {session:?}");
+    claim!(word.is(SlotState::Free) && word.generation() == 2, "recovered, and its slot is {word:?}");
+    seen.reached(format!("fence {fenced}"));
+}
+
+const VOUCHED: [Model; 2] = [
+    Model { name: "fence: vouched for, fencer spawned", bound: None, run: |seen| vouched(seen, Here::First) },
+    Model { name: "fence: vouched for, operator spawned", bound: None, run: |seen| vouched(seen, Here::Second) },
+];
+
+#[test]
+fn a_fence_saves_nobody_who_is_vouched_dead() {
+    for model in VOUCHED {
+        model.holds(&["fence false", "fence true"]);
         model.fails_without(Edge::Quarantine);
     }
 }

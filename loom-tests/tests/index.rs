@@ -2,7 +2,7 @@
 //!
 //! I1 to I5 of `src/directory/mod.rs`, in a world of two buckets with two ways each.
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::layout::object::Place;
 use maru::layout::word::IndexEntry;

@@ -2,7 +2,7 @@
 //!
 //! The edges \[claim] and \[publish] of `src/slot.rs`, and the look at the word after a copy (`src/lease.rs`, L5).
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::layout::COPY_LEASE_MS;
 use maru::layout::object::ObjectKey;

@@ -2,7 +2,7 @@
 //!
 //! D1, D2 and D4 of `src/recover.rs`; attaching takes part in it (`src/session/attach.rs`).
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::layout::word::{LeaseKind, SessionState, SlotState};
 use maru::model::{Region, Session, Size, Stop, key};

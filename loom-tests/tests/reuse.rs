@@ -2,7 +2,7 @@
 //!
 //! L3 of `src/lease.rs`, steps 3 to 5 of `src/session/attach.rs`.
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::Retire;
 use maru::layout::word::{LeaseKind, SessionState};

@@ -2,7 +2,7 @@
 //!
 //! The edges \[pending], \[entry] and \[twin] of `src/slot.rs`; invariants W1 to W3 of `src/store.rs`.
 
-#![cfg(maru_loom)]
+#![cfg(all(maru_loom, not(maru_shuttle)))]
 
 use maru::layout::object::ObjectKey;
 use maru::layout::word::SlotState;

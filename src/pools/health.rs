@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::{Ineligible, Member, Pool, PoolAnswer, Reason};
-use crate::sync::process::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::process;
 use crate::{CallError, Medium, Scope};
 
 /// Whether a pool takes part.
@@ -41,26 +41,26 @@ pub struct PoolHealth {
 /// moment of a fork is not met in the child.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    out: AtomicBool,
-    errors: AtomicU64,
+    out: process::AtomicBool,
+    errors: process::AtomicU64,
     last: Mutex<Option<CallError>>,
 }
 
 impl Memory {
     /// Remembers an error, and whether the pool is out by it.
     pub(super) fn note(&self, error: CallError) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
+        self.errors.fetch_add(1, process::Ordering::Relaxed);
         let ends = matches!(
             error,
             CallError::Fenced { .. } | CallError::Replaced | CallError::Resized { .. } | CallError::Lost
         );
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         // Once out, the error that ended it is the one to show.
-        if !self.out.load(Ordering::Relaxed) {
+        if !self.out.load(process::Ordering::Relaxed) {
             *last = Some(error);
         }
         if ends {
-            self.out.store(true, Ordering::Relaxed);
+            self.out.store(true, process::Ordering::Relaxed);
         }
     }
 
@@ -79,7 +79,7 @@ impl Member {
         if let Some(ineligible) = self.pool.ineligible() {
             return Some(Reason::Ineligible(ineligible));
         }
-        if self.health.out.load(Ordering::Relaxed) {
+        if self.health.out.load(process::Ordering::Relaxed) {
             return self.health.last().map(Reason::Failed);
         }
         None
@@ -106,7 +106,7 @@ impl Member {
         let last_error = if foreign { Some(CallError::ForeignProcess) } else { self.health.last() };
         let state = match (self.pool.ineligible(), last_error) {
             (Some(ineligible), _) => PoolState::Ineligible(ineligible),
-            (None, Some(error)) if foreign || self.health.out.load(Ordering::Relaxed) => PoolState::Out(error),
+            (None, Some(error)) if foreign || self.health.out.load(process::Ordering::Relaxed) => PoolState::Out(error),
             (None, _) => PoolState::InUse,
         };
         PoolHealth {
@@ -115,7 +115,7 @@ impl Member {
             scope: self.pool.scope(),
             region_id: self.pool.region().id(),
             state,
-            errors: self.health.errors.load(Ordering::Relaxed),
+            errors: self.health.errors.load(process::Ordering::Relaxed),
             last_error,
         }
     }

@@ -145,6 +145,7 @@ fn a_taker_that_stands_still_is_passed_and_counts() {
     let (stopped, other) =
         (HostGrants::open(&path, 4, 1).expect("opened"), HostGrants::open(&path, 4, 1).expect("opened"));
     let (turn, first) = stopped.stop_within_take().expect("its turn");
+    assert_eq!(other.usage().expect("usage").granted_bytes, 1, "a turn is no grant");
     let start = Instant::now();
     let grant = other.take(2).expect("past the one that stands still");
     assert!(start.elapsed() >= Duration::from_millis(1_900), "not before the bound of stalled writers");
@@ -152,6 +153,10 @@ fn a_taker_that_stands_still_is_passed_and_counts() {
     let mut units = vec![first];
     units.extend(std::iter::from_fn(|| stopped.unit_within_take().expect("a call")));
     assert!(units.len() as u64 + grant.bytes() <= 4, "{} + {} of 4", units.len(), grant.bytes());
+    // Not even a slot for a turn is left: refused at once, and not after waiting for one.
+    let start = Instant::now();
+    assert_eq!(refused(other.take(1)), (1, 0, 4));
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     drop((turn, units, grant));
     assert_eq!(other.take(4).expect("all came back").bytes(), 4);
 }

@@ -143,3 +143,37 @@ fn without_any_pool_nothing_is_known_and_that_is_no_miss() {
     assert_eq!(put(&store, &ns, 2, Replicas::One), "refused");
     assert!(store.namespace(&namespace("u")).is_err());
 }
+
+/// A store in a forked child: every call says so, and nothing is touched.
+#[test]
+fn a_forked_child_is_told() {
+    let scratch = Scratch::new();
+    let (store, ns) = two(&scratch, ["cpu", "cxl"], ["cpu", "cxl"]);
+    assert_eq!(put(&store, &ns, 1, Replicas::One), "cpu");
+    let mut lease = store.acquire(&ns, &[block(1)], Batch::Each).expect("acquire").remove(0).expect("a hit");
+    // SAFETY: the child asks the store, counts and leaves by `_exit`; it takes no lock that another thread may hold.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let told = [
+            matches!(store.probe(&ns, &block(1)), Err(StoreError::ForeignProcess)),
+            matches!(store.probe_prefix(&ns, &[block(1)]), Err(StoreError::ForeignProcess)),
+            matches!(store.acquire(&ns, &[block(1)], Batch::Each), Err(StoreError::ForeignProcess)),
+            matches!(store.reserve(&ns, &block(2), SLOT, Default::default()), Err(StoreError::ForeignProcess)),
+            matches!(store.heartbeat(), Err(StoreError::ForeignProcess)),
+            matches!(store.usage(), Err(StoreError::ForeignProcess)),
+            matches!(store.invalidate(&ns), Err(StoreError::ForeignProcess)),
+            store.health().iter().all(|health| health.state == PoolState::Out(CallError::ForeignProcess)),
+        ];
+        drop(lease);
+        drop(store);
+        let silent = told.iter().filter(|told| !**told).count();
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(silent as i32) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above; the status is this frame's.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+    assert_eq!(lease.read(Verify::Always).expect("the parent's lease holds"), payload(1, SLOT as usize));
+    assert_eq!(store.heartbeat().expect("heartbeat"), 2);
+}

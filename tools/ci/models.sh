@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The models and their teeth (loom-tests/README.md says what each one claims and how far it looks): loom's, which try every
-# order of a few threads, and shuttle's, which draws long runs of many from seeds.
+# The models and their teeth (loom-tests/README.md says what each one claims and how far it looks): loom's, which try
+# every order of a few threads, and shuttle's, which draws long runs of many from seeds.
 #
 #   ./tools/ci/models.sh                     all models, at the bounds of the index
 #   ./tools/ci/models.sh --test lease        one protocol

@@ -1,11 +1,13 @@
 //! Operations of a session. Leases and reservations borrow the session and live here, under the names that lines use.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use maru::{
-    Batch, HostName, Lead, Lease, LeaseHandle, Release, Reservation, Reserve, ReserveOptions, Retire, Session,
-    StillHeld, Token, Verify, Writer,
+    Batch, Budget, HostName, Lead, Lease, LeaseHandle, Pin, Release, Reservation, Reserve, ReserveOptions, Retire,
+    Session, StillHeld, Token, Verify, Writer,
 };
+use maru_layout::word::SlotState;
 use serde_json::{Map, Value, json};
 
 use crate::Talk;
@@ -71,7 +73,44 @@ impl<'s> Held<'s> {
     fn call(&mut self, outside: &mut Outside, request: &Request) -> Result<Value, Refusal> {
         let session = self.session;
         match request.op {
-            "namespace" => Ok(outside.remember(session.namespace(&objects::namespace(request)?)?)),
+            "namespace" => {
+                let namespace = objects::namespace(request)?;
+                let id = match request.bounded("budget_slots")? {
+                    None => session.namespace(&namespace)?,
+                    Some(slots) => session.namespace_with_budget(&namespace, Budget::Slots(slots))?,
+                };
+                Ok(outside.remember(id))
+            }
+            "namespace_usage" => {
+                let usage = session.namespace_usage(&outside.namespace(request.text("namespace")?)?)?;
+                let slots: Map<String, Value> = SlotState::ALL
+                    .iter()
+                    .zip(usage.slots)
+                    .map(|(state, count)| (state.name().to_owned(), count.into()))
+                    .collect();
+                Ok(json!({
+                    "budget_slots": usage.budget_slots,
+                    "spent_tokens": usage.spent_tokens,
+                    "slots": slots,
+                    "allocated_bytes": usage.allocated_bytes,
+                    "ready_bytes": usage.ready_bytes,
+                }))
+            }
+            "pin" => {
+                let lifetime =
+                    request.bounded("milliseconds")?.ok_or_else(|| missing("milliseconds", "a length of time"))?;
+                let pins = session.pin(&outside.objects(request)?, Duration::from_millis(lifetime))?;
+                let items = pins.into_iter().map(|pin| match pin {
+                    Pin::Pinned(handle) => json!({ "handle": to_hex(&handle.to_bytes()) }),
+                    Pin::Refused(why) => json!({ "miss": why.code() }),
+                });
+                Ok(one_or_items(request, "key", items.collect()))
+            }
+            "unpin" => {
+                let handle = request.get("handle").ok_or_else(|| missing("handle", "what pin answered"))?;
+                let ended = session.unpin(handle_of("handle", handle)?)?;
+                Ok(json!({ "outcome": if ended == Release::Released { "released" } else { "not_held" } }))
+            }
             "invalidate" => {
                 let id = outside.namespace(request.text("namespace")?)?;
                 Ok(json!({ "ended": session.invalidate(id)? }))
@@ -418,6 +457,7 @@ fn reserve_options(request: &Request) -> Result<ReserveOptions, Refusal> {
             Some(other) => return Err(wrong("writer", &other.into(), "cpu or device")),
         },
         depth: request.bounded("depth")?.unwrap_or(0),
+        after_hits: request.bounded("after_hits")?.unwrap_or(0),
         parent: request.get("parent").map(|parent| objects::prefix("parent", parent)).transpose()?,
     })
 }

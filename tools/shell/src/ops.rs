@@ -21,9 +21,11 @@ ops! {
             "namespaces" "hosts" "copy_lease_ms" "stalled_writer_ms" "attach_wait_ms" "lock_file" "config" "prefault"]
         "Opens a region as the command line says; fields override it. Ends what was open before. -> outcome \
          (formatted | attached), region_id, inode, length, slots, ...";
-    "session" ["engine" "role"] "Joins as a participant (opens first if nothing is open). -> index, epoch";
+    "session" ["engine" "role" "evict" "most_pins" "most_reservations"]
+        "Joins as a participant (opens first if nothing is open). With \"evict\": false it refuses where there is no room. \
+         -> index, epoch";
     "namespace" ["tenant" "model" "revision" "adapter" "dtype" "quantization" "geometry" "storage_format" "block_tokens"
-                 "parallel" "hash_algorithm" "hash_seed" "example"]
+                 "parallel" "hash_algorithm" "hash_seed" "example" "budget_slots"]
         "Registers a namespace, or finds it. With \"example\": true, fields not said take example values. -> namespace, \
          row, generation, digest";
     "store" ["key" "keys" "namespace" "shard" "part" "len" "seed" "hex" "depth" "parent"]
@@ -33,7 +35,7 @@ ops! {
          matches, or miss";
     "probe" ["key" "keys" "namespace" "shard" "part"] "Asks; protects nothing. -> hit, len, or miss";
     "probe_prefix" ["keys" "namespace" "shard" "part"] "How many leading keys are ready. -> run";
-    "reserve" ["key" "namespace" "shard" "part" "len" "depth" "parent" "writer"]
+    "reserve" ["key" "namespace" "shard" "part" "len" "depth" "parent" "writer" "after_hits"]
         "Reserves a slot; writer is cpu or device. -> outcome, and if granted reservation, token, slot";
     "write" ["reservation" "offset" "seed" "len" "hex"]
         "Writes bytes offset..offset+len of the payload that seed names (to the end unless len says), or literal bytes";
@@ -59,6 +61,10 @@ ops! {
     "recover_vouched" ["index" "epoch"] "Recovers a session whose process you vouch is gone. -> recovered, slots";
     "recover_host" ["host"] "Recovers all sessions of a host that you vouch is gone. -> sessions, slots, here, scrubbed, damaged";
     "devices_drained" [] "Frees what devices of dead sessions wrote to; you vouch that they have drained. -> slots";
+    "pin" ["key" "keys" "namespace" "shard" "part" "milliseconds"]
+        "Keeps blocks from being evicted for so long. -> items: handle, or miss";
+    "unpin" ["handle"] "Ends a pin before its time. -> outcome (released | not_held)";
+    "namespace_usage" ["namespace"] "Recounts what a namespace holds. -> budget_slots, spent_tokens, slots by state, bytes";
     "usage" [] "Recounts the slot words. -> bytes and slots by state";
     "counters" [] "What this session's entry has counted. -> one field a counter";
     "sessions" [] "What can be said about each session entry. -> items: index, liveness (alive | dead = nobody holds it | unknown)";

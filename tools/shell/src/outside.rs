@@ -4,8 +4,8 @@ use std::fs::OpenOptions as FileOptions;
 use std::time::Duration;
 
 use maru::{
-    Backing, ClassSpec, Mode, NamespaceId, ObjectId, OpenOptions, Outcome, Probe, ReadError, Reader, Region, Session,
-    Usage, Wish,
+    Backing, ClassSpec, Evict, Mode, NamespaceId, ObjectId, OpenOptions, Outcome, Probe, ReadError, Reader, Region,
+    Session, SessionOptions, Usage, Wish,
 };
 use maru_layout::word::SlotState;
 use serde_json::{Map, Value, json};
@@ -123,7 +123,15 @@ impl Outside {
         if self.opened.is_none() {
             self.open_with(self.args.clone(), false)?;
         }
-        Ok(self.opened()?.region.session(&engine, role.into())?)
+        let mut options = SessionOptions::default();
+        if request.get("evict").is_some() && !request.flag("evict")? {
+            options.evict = Evict::Never;
+        }
+        if let Some(pins) = request.bounded("most_pins")? {
+            options.most_pins = pins;
+        }
+        options.most_reservations = request.bounded("most_reservations")?;
+        Ok(self.opened()?.region.session_with(&engine, role.into(), options)?)
     }
 
     fn open(&mut self, request: &Request) -> Result<Value, Refusal> {
