@@ -206,6 +206,10 @@ fn fill_in_place(options: &mut OpenOptions, backing: BackingFile, force: bool) -
         // Another host's claim: only its own kernel knows whether that formatter lives. Not even force takes it.
         return Ok(Formatted::Elsewhere);
     }
+    if !force && !matches!(found.state(), Some(FormatState::Blank | FormatState::Formatting)) {
+        // Another host, which this host's lock does not hold off, has finished since the look above.
+        return Ok(Formatted::Elsewhere);
+    }
     let claim = FormatWord::formatting(tag, u32::from_le_bytes(random_bytes()));
     step!(FormatClaim);
     // ORDERING: SeqCst: of formatters on several hosts, one gets the word. A session takes its lock and entry and then

@@ -146,7 +146,14 @@ impl Region {
                 format::replace(&mut options, backing)?
             } else {
                 match look(&backing, options.partition)? {
-                    Look::Ready => return Self::attach(backing, &mut options, Outcome::Attached),
+                    Look::Ready => match Self::attach(backing, &mut options, Outcome::Attached) {
+                        // Forced anew since the look.
+                        Err(OpenError::FormatIncomplete { place, state, .. }) => {
+                            deadline.wait_or(|waited_ms| OpenError::FormatIncomplete { place, waited_ms, state })?;
+                            continue;
+                        }
+                        attached => return attached,
+                    },
                     // Attaching says field by field what is wrong.
                     Look::Foreign(_) | Look::Blank if options.format == Format::Never => {
                         return Self::attach(backing, &mut options, Outcome::Attached);

@@ -6,3 +6,5 @@ export MARU_NEED_PYTHON=1
 cargo test --workspace --quiet
 # The library's own tests once more with stoppable steps compiled in.
 cargo test -p maru --features steps --lib --quiet --target-dir target/steps
+# Steps that are off, and barriers that one host does not need, must not be in the machine code.
+python3 tools/ci/machine_code.py

@@ -46,6 +46,40 @@ fn eight_processes_that_attach_or_format_end_up_in_one_region() {
     assert_eq!(several_attached, ROUNDS);
 }
 
+/// Symptom: of two hosts that format one device at once, both do, and the first one's users hold a region that is gone.
+/// Cause: a formatter looks, loads the format word, and swaps what it then found: a finished region of the other host,
+/// which its own life lock does not hold off. Two lock files make two processes as strange to each other as two hosts.
+#[test]
+fn two_formatters_that_do_not_see_each_others_locks_make_one_region() {
+    let scratch = Scratch::new();
+    let path = scratch.path("device");
+    let mut shells: Vec<_> = ["one", "two"]
+        .map(|name| {
+            let (path, locks) = (path.display().to_string(), scratch.path(name).display().to_string());
+            let args =
+                ["--region", &path, "--offset", "0", "--length", "8M", "--lock-file", &locks, "--slot-bytes", "64K"];
+            Shell::start(&[&args[..], &["--hosts", "many", "--format", "if-absent"][..]].concat())
+        })
+        .into();
+    let mut formatters = BTreeSet::new();
+    for round in 0..150u64 {
+        // Blank again, as a device is.
+        let file = std::fs::File::create(&path).expect("made");
+        file.set_len(16 << 20).expect("size");
+        let late = (round % 2) as usize;
+        shells[1 - late].send(&json!({ "op": "open" }));
+        std::thread::sleep(std::time::Duration::from_micros(round % 5 * 700));
+        shells[late].send(&json!({ "op": "open" }));
+        let answers: Vec<_> = shells.iter_mut().map(Shell::answer).collect();
+        assert!(answers.iter().all(|opened| opened["ok"] == true), "round {round}: {answers:?}");
+        let formatted: Vec<_> = (0..2).filter(|at| answers[*at]["outcome"] == "formatted").collect();
+        assert_eq!(formatted.len(), 1, "round {round}: {answers:?}");
+        assert_eq!(answers[0]["region_id"], answers[1]["region_id"], "round {round}");
+        formatters.insert(formatted[0]);
+    }
+    assert_eq!(formatters.len(), 2, "each of them has won a round");
+}
+
 #[test]
 fn eight_processes_with_one_inherited_memfd_end_up_in_one_region() {
     for round in 0..8 {

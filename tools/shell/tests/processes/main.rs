@@ -24,6 +24,7 @@
 //! | `dead_writers.rs` | writers that die or stop, and the accounts afterwards |
 //! | `lease_handles.rs` | leases that nobody gives back |
 //! | `slow_readers.rs` | a slot that is used again under a slow reader |
+//! | `pools.rs` | stores of pools and grants of a host, between processes |
 //! | `lines.rs` | the shell itself |
 //!
 //! Beside them: `driver.rs` talks to shells, `accounts.rs` counts, `unshared.rs` makes namespaces.
@@ -45,6 +46,7 @@ mod lines;
 mod modes;
 mod namespaces_and_pids;
 mod partitions;
+mod pools;
 mod restarts;
 mod same_keys;
 mod sizes;
