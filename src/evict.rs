@@ -21,6 +21,7 @@
 //!   where all of them are leased or being written the answer is "no". The next store goes on from there. There is no spin.
 
 use core::ops::ControlFlow;
+use std::collections::{HashMap, HashSet};
 
 use maru_layout::superblock::SlotClass;
 use maru_layout::table::Counter;
@@ -91,26 +92,48 @@ enum Found {
 impl<R: Regime> Engine<R> {
     /// Frees slots of `class`, if anything of it can be evicted; whether there may be room now.
     pub(crate) fn make_room(&self, class_index: usize, class: &SlotClass) -> bool {
-        let mut left = LOOK;
+        // Twice around is enough: the first time what was read is renewed, and the horizon moves.
+        let mut left = LOOK.min(class.slot_count.saturating_mul(2).max(BATCH as u32));
         let mut later: Vec<Victim> = Vec::with_capacity(BATCH);
+        let mut read: Option<HashSet<u32>> = None;
         while left > 0 {
-            match self.sweep(class_index, class, &mut left, &mut later) {
-                None => return true,
-                Some(due) if due.is_empty() => break,
-                Some(mut due) => {
-                    if self.evict_batch(&mut due) > 0 {
-                        return true;
-                    }
-                }
+            // `None`: a slot came free, or was free, on the way.
+            let Some(mut due) = self.sweep(class_index, class, &mut left, &mut later) else { return true };
+            if let Some(read) = &read {
+                // They come last: their reader may be dead.
+                let (unlikely, likely) = due.into_iter().partition(|victim| read.contains(&victim.slot));
+                later.extend::<Vec<Victim>>(unlikely);
+                due = likely;
             }
+            if due.is_empty() {
+                continue;
+            }
+            if self.evict_batch(&mut due) > 0 {
+                return true;
+            }
+            later.append(&mut due);
+            // All of a batch were leased: many are, so from here on they are known beforehand.
+            read.get_or_insert_with(|| self.slots_being_read());
         }
         // Nothing is due within reach: what would be next goes.
-        later.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
-        later.chunks_mut(1).any(|victim| self.evict_batch(victim) > 0)
+        self.evict_first(later)
     }
 
-    /// Moves the hand over slots of `class` until it has passed some that are due, and returns those; `later` keeps some
-    /// that are not. `None` as soon as it meets a free slot, or frees one that was no block.
+    /// Evicts the one of `victims` that is due first and that nobody reads; false where all are read.
+    fn evict_first(&self, mut victims: Vec<Victim>) -> bool {
+        // A small class is passed more than once.
+        victims.sort_by_key(|victim| victim.slot);
+        victims.dedup_by_key(|victim| victim.slot);
+        victims.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
+        // One look over the cells for all of them: where everything is leased, it is the only one.
+        let leased = self.leased_of(victims.iter().map(|victim| (victim.slot, victim.word)));
+        let mut unread: Vec<Victim> =
+            victims.into_iter().zip(leased).filter(|(_, leased)| !leased).map(|(victim, _)| victim).collect();
+        unread.chunks_mut(1).any(|victim| self.evict_batch(victim) > 0)
+    }
+
+    /// Moves the hand over slots of `class` until it has passed some that are due, and returns those; `later` gathers
+    /// those that are not. `None` as soon as it meets a free slot, or frees one that was no block.
     fn sweep(
         &self,
         class_index: usize,
@@ -136,15 +159,7 @@ impl<R: Regime> Engine<R> {
                 match self.look_at(clock, class, class.first_slot + (at % slots) as u32, horizon) {
                     Found::Room => room = true,
                     Found::Block(victim) if victim.due_in <= 0 => due.push(victim),
-                    Found::Block(victim) if later.len() < BATCH => later.push(victim),
-                    Found::Block(victim) => {
-                        // Keeps those that are due first.
-                        if let Some(last) = later.iter_mut().max_by_key(|kept| kept.due_in)
-                            && last.due_in > victim.due_in
-                        {
-                            *last = victim;
-                        }
-                    }
+                    Found::Block(victim) => later.push(victim),
                     Found::Nothing => {}
                 }
             }
@@ -226,8 +241,7 @@ impl<R: Regime> Engine<R> {
             found.push(victim);
             (victim.due_in <= 0 || found.len() == LOOK as usize).then_some(())
         });
-        found.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
-        found.chunks_mut(1).any(|victim| self.evict_batch(victim) > 0)
+        self.evict_first(found)
     }
 
     /// After a claim, once in a while: where fewer of the class's slots are free than the low watermark, evicts until the
@@ -318,24 +332,34 @@ impl<R: Regime> Engine<R> {
         freed
     }
 
+    /// Slots that leases protect, of whatever life, by one look over all cells: advice.
+    fn slots_being_read(&self) -> HashSet<u32> {
+        let mut slots = HashSet::new();
+        self.visit_leases(|session, index, cell| {
+            if !self.has_lapsed(session, index, cell) {
+                slots.insert(cell.slot());
+            }
+            ControlFlow::Continue(())
+        });
+        slots
+    }
+
     /// Which of these lives a session that is not proven dead protects, by one look over all cells. Who is found dead is
     /// recovered on the way, which voids its leases.
     fn leased_of(&self, lives: impl Iterator<Item = (u32, SlotWord)>) -> Vec<bool> {
-        let lives: Vec<(u32, SlotWord)> = lives.collect();
+        let lives: HashMap<u32, (usize, SlotWord)> =
+            lives.enumerate().map(|(at, (slot, word))| (slot, (at, word))).collect();
+        // No slot comes twice.
         let mut leased = vec![false; lives.len()];
         let mut dead = None;
         self.visit_leases(|session, index, cell| {
-            for (at, (slot, word)) in lives.iter().enumerate() {
-                if leased[at] || !cell.protects(*slot, word.generation()) || dead == Some(session) {
-                    continue;
-                }
-                if self.has_lapsed(session, index, cell) {
-                    continue;
-                }
+            let Some((at, word)) = lives.get(&cell.slot()) else { return ControlFlow::Continue(()) };
+            let counts = !leased[*at] && dead != Some(session) && cell.protects(cell.slot(), word.generation());
+            if counts && !self.has_lapsed(session, index, cell) {
                 if self.recover_if_dead(session) {
                     dead = Some(session);
                 } else {
-                    leased[at] = true;
+                    leased[*at] = true;
                 }
             }
             ControlFlow::Continue(())

@@ -227,3 +227,52 @@ fn open_reservations_can_be_bounded() {
     first.abort().expect("abort");
     assert!(reserve(3).granted().is_some());
 }
+
+/// Symptom: a full region of leased blocks is searched for as long as it is large. Counted in looks, not in time: a
+/// refusal moves the hand by no more than the bound, and finds the one block that is free to go wherever it stands.
+#[test]
+fn a_refusal_looks_at_a_bounded_number_of_slots() {
+    let scratch = Scratch::new();
+    let wish = Wish { sessions: Some(4), session_area_bytes: Some(64 << 10), ..Wish::of_slots(8 << 20, 1024) };
+    let region = scratch.region(wish);
+    let slots = u64::from(region.geometry().slot_count);
+    assert!(slots > 4096, "more than one search looks at: {slots}");
+    let session = region.session("a", Role::Worker).expect("attach");
+    let ns = session.namespace(&namespace("t")).expect("namespace");
+    for number in 0..slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, 64)), "stored");
+    }
+    let all: Vec<_> = (0..slots).map(|number| object(ns, number)).collect();
+    let leases = session.acquire(&all, Batch::Each).expect("acquire");
+    let mut handles: Vec<_> = leases.into_iter().map(|lease| lease.expect("hit").into_handle()).collect();
+    let hand = || region.inner().tables.control().clocks[0].hand.load(crate::sync::Ordering::Relaxed);
+    let before = hand();
+    assert_eq!(store(&session, &object(ns, slots), &payload(slots, 64)), "no_space");
+    assert!(hand() - before <= 4096 + 16, "{} slots were looked at", hand() - before);
+    assert!((0..slots).all(|number| hit(&session, ns, number)));
+    // One that the hand has just passed: the searches go on from one another until one of them comes by.
+    session.release(handles.swap_remove(17)).expect("release");
+    let stored = (0..=slots / 4096 + 1)
+        .filter(|turn| store(&session, &object(ns, slots + turn), &payload(slots + turn, 64)) == "stored")
+        .count();
+    // What was stored then is not leased, and may make room for the next.
+    assert!(stored >= 1);
+}
+
+/// All blocks leased by one other reader, and then let go of at once: the refusal is over as soon as the reason is.
+#[test]
+fn a_refusal_ends_with_its_reason() {
+    let scratch = Scratch::new();
+    let (region, session, ns, slots) = scene(&scratch);
+    for number in 0..slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    let reader = region.session("reader", Role::Worker).expect("attach");
+    let all: Vec<_> = (0..slots).map(|number| object(ns, number)).collect();
+    let leases = reader.acquire(&all, Batch::Each).expect("acquire");
+    assert_eq!(store(&session, &object(ns, slots), &payload(slots, BLOCK)), "no_space");
+    drop(leases);
+    for number in slots..2 * slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+}
