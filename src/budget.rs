@@ -35,11 +35,11 @@ pub(crate) struct Purse {
     pub(crate) count: u32,
 }
 
-/// A token that nobody had spent when it was looked at.
+/// A token as it was looked at: of use when nobody had spent it then.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unspent {
     pub(crate) index: u32,
-    seen: TokenWord,
+    pub(crate) seen: TokenWord,
 }
 
 impl<R: Regime> Engine<R> {
@@ -58,7 +58,7 @@ impl<R: Regime> Engine<R> {
     }
 
     /// Whether the slot that a token names is in the life that it names.
-    fn is_spent(&self, token: TokenWord) -> bool {
+    pub(crate) fn is_spent(&self, token: TokenWord) -> bool {
         let Some((slot, _)) = token.names() else { return false };
         let Some(record) = self.tables.slot_checked(slot) else {
             self.damage();
@@ -70,27 +70,27 @@ impl<R: Regime> Engine<R> {
 
     /// Looks for an unspent token.
     pub(crate) fn find_token(&self, purse: Purse) -> Option<Unspent> {
-        self.walk(purse, |index, token| (!self.is_spent(token)).then_some(Unspent { index, seen: token }))
+        self.walk(purse, LOOK, |unspent| (!self.is_spent(unspent.seen)).then_some(unspent))
     }
 
-    /// Visits tokens from where the last search ended, at most [`LOOK`] of them, until `visit` has an answer.
-    pub(crate) fn walk<T>(&self, purse: Purse, mut visit: impl FnMut(u32, TokenWord) -> Option<T>) -> Option<T> {
+    /// Visits so many tokens at most, from where the last search ended, until `visit` has an answer.
+    pub(crate) fn walk<T>(&self, purse: Purse, most: u32, mut visit: impl FnMut(Unspent) -> Option<T>) -> Option<T> {
         if purse.count == 0 {
             return None;
         }
         let hand = &self.token_hands[purse.row as usize % self.token_hands.len()];
         let start = hand.load(process::Ordering::Relaxed) as u32 % purse.count;
-        for step in 0..purse.count.min(LOOK) {
+        for step in 0..purse.count.min(most) {
             let at = (start + step) % purse.count;
             let index = purse.first + at;
             // ORDERING: Acquire, reader's end of [token] (T3).
-            let token = TokenWord(self.tables.token(index).load(Ordering::Acquire));
-            if let Some(answer) = visit(index, token) {
+            let seen = TokenWord(self.tables.token(index).load(Ordering::Acquire));
+            if let Some(answer) = visit(Unspent { index, seen }) {
                 hand.store(u64::from(at) + 1, process::Ordering::Relaxed);
                 return Some(answer);
             }
         }
-        hand.store(u64::from(start) + u64::from(purse.count.min(LOOK)), process::Ordering::Relaxed);
+        hand.store(u64::from(start) + u64::from(purse.count.min(most)), process::Ordering::Relaxed);
         None
     }
 

@@ -25,9 +25,9 @@ use std::collections::{HashMap, HashSet};
 
 use maru_layout::superblock::SlotClass;
 use maru_layout::table::Counter;
-use maru_layout::word::{Owner, SlotState, SlotWord};
+use maru_layout::word::{Owner, SlotState, SlotWord, TokenWord};
 
-use crate::budget::Purse;
+use crate::budget::{Purse, Unspent};
 use crate::engine::{Engine, Eviction};
 use crate::regime::Regime;
 use crate::step::step;
@@ -56,6 +56,8 @@ const LOOK: u32 = 4096;
 const BATCH: usize = 16;
 /// A sweep takes one slot of so many, if that is fewer: a free slot that waits is a block that was lost too early.
 const BATCH_SHARE: u32 = 512;
+/// Tokens of a namespace at its budget that are compared before one of their blocks goes.
+const SAMPLE: u32 = 64;
 /// Claims between two looks at the watermarks.
 const CLAIMS_A_LOOK: u64 = 64;
 /// Batches that one look may evict: twice what came in since the last one.
@@ -224,24 +226,46 @@ impl<R: Regime> Engine<R> {
         self.tables.access(slot).store(due_byte(due, horizon_of(clock)), Ordering::Relaxed);
     }
 
-    /// Frees one slot of a namespace, by walking its tokens (T4); whether a token may be unspent now.
-    pub(crate) fn make_room_within(&self, purse: Purse) -> bool {
-        let classes = &self.tables.geometry().classes;
-        let mut found: Vec<Victim> = Vec::with_capacity(BATCH);
-        self.walk(purse, |_, token| -> Option<()> {
-            let (slot, _) = token.names()?;
-            let index = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)?;
-            if !token.is_of(slot, self.tables.slot(slot).word().generation()) {
-                return None;
+    /// A token of the namespace that nobody has spent, or one whose slot was evicted for it (T4).
+    pub(crate) fn token_by_eviction(&self, purse: Purse) -> Option<Unspent> {
+        let mut left = LOOK.min(purse.count);
+        // Few at a time: the one of them that is due first is about as good as the one of all, and a store at the end of
+        // its namespace's budget is no rarity.
+        while left > 0 {
+            let looks = left.min(SAMPLE);
+            left -= looks;
+            let mut found: Vec<(Unspent, Victim)> = Vec::with_capacity(SAMPLE as usize);
+            let free = self.walk(purse, looks, |unspent| {
+                if !self.is_spent(unspent.seen) {
+                    return Some(unspent);
+                }
+                found.extend(self.block_of(unspent.seen).map(|victim| (unspent, victim)));
+                None
+            });
+            if free.is_some() {
+                return free;
             }
-            let clock = &self.tables.control().clocks[index];
-            let Found::Block(victim) = self.look_at(clock, &classes[index], slot, horizon_of(clock)) else {
-                return None;
-            };
-            found.push(victim);
-            (victim.due_in <= 0 || found.len() == LOOK as usize).then_some(())
-        });
-        self.evict_first(found)
+            found.sort_by_key(|(_, victim)| (victim.due_in, core::cmp::Reverse(victim.depth)));
+            let leased = self.leased_of(found.iter().map(|(_, victim)| (victim.slot, victim.word)));
+            for ((unspent, victim), _) in found.into_iter().zip(leased).filter(|(_, leased)| !leased) {
+                if self.evict_batch(&mut [victim]) > 0 {
+                    return Some(unspent);
+                }
+            }
+        }
+        None
+    }
+
+    /// The block that a token is spent on, if it is ready.
+    fn block_of(&self, token: TokenWord) -> Option<Victim> {
+        let classes = &self.tables.geometry().classes;
+        let (slot, _) = token.names()?;
+        let index = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)?;
+        let clock = &self.tables.control().clocks[index];
+        match self.look_at(clock, &classes[index], slot, horizon_of(clock)) {
+            Found::Block(victim) if token.is_of(slot, victim.word.generation()) => Some(victim),
+            _ => None,
+        }
     }
 
     /// After a claim, once in a while: where fewer of the class's slots are free than the low watermark, evicts until the

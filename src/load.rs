@@ -87,6 +87,15 @@ impl<R: Regime> Engine<R> {
         buffer: &mut [u8],
         verify: bool,
     ) -> Result<(), LoadError> {
+        let copied = self.copy_and_check(held, key, buffer, verify);
+        if copied.is_err() {
+            // Bytes that do not count are nobody's to look at.
+            buffer.fill(0);
+        }
+        copied
+    }
+
+    fn copy_and_check(&self, held: &Held, key: &ObjectKey, buffer: &mut [u8], verify: bool) -> Result<(), LoadError> {
         let payload = self.tables.payload(held.slot).ok_or(LoadError::Call(crate::CallError::NoPayload))?;
         // A record's length is a byte of the region: never read past the slot, whatever it says.
         if buffer.len() > payload.capacity() {

@@ -44,6 +44,8 @@ use crate::{Commit, Why};
 ///
 /// In a model two, and one look of patience: what they do once more they do in the same way.
 const ROUNDS: u32 = if cfg!(maru_loom) { 2 } else { 8 };
+/// Slots that may be freed for a store and taken by others before it says "no space".
+const EVICT_ROUNDS: u32 = if cfg!(maru_loom) { 2 } else { 64 };
 /// Looks that a higher twin gives a lower one before it kills it.
 const PATIENCE: u32 = if cfg!(maru_loom) { 1 } else { 64 };
 /// Slot words looked at before "no space" is said, unless the last whole look is old.
@@ -370,13 +372,9 @@ impl<R: Regime> Engine<R> {
 
     /// An unspent token of the namespace, after making room in it if need be.
     fn token_or_room(&self, purse: Purse) -> Result<Unspent, NotGranted> {
-        for _ in 0..ROUNDS {
-            if let Some(unspent) = self.find_token(purse) {
-                return Ok(unspent);
-            }
-            if !self.eviction.on || !self.make_room_within(purse) {
-                break;
-            }
+        let found = if self.eviction.on { self.token_by_eviction(purse) } else { self.find_token(purse) };
+        if let Some(unspent) = found {
+            return Ok(unspent);
         }
         // What the dead still held is freed by whoever is blocked by it.
         let recovered = self.recover_all_dead().1 > 0;
@@ -392,7 +390,7 @@ impl<R: Regime> Engine<R> {
             if self.spend(unspent, slot, claiming) {
                 return Ok(unspent.index + 1);
             }
-            next = self.find_token(purse);
+            next = if self.eviction.on { self.token_by_eviction(purse) } else { self.find_token(purse) };
         }
         step!(StoreUnclaim);
         if self.tables.slot(slot).swap(claiming, claiming.freed()).is_ok() {
@@ -418,7 +416,7 @@ impl<R: Regime> Engine<R> {
         // look through all words before it.
         for (index, class) in fitting() {
             // Others store, too: a slot that was freed here may be taken by one of them.
-            for _ in 0..ROUNDS {
+            for _ in 0..EVICT_ROUNDS {
                 if !self.make_room(index, class) {
                     break;
                 }

@@ -319,9 +319,10 @@ impl Census {
     #[must_use]
     pub fn growth(&self, before: &Self, counter: Counter) -> u64 {
         let at = counter as usize;
-        self.entries.iter().zip(&before.entries).fold(0u64, |sum, (now, then)| {
-            sum.saturating_add(now.counters[at].saturating_sub(then.counters[at]))
-        })
+        self.entries
+            .iter()
+            .zip(&before.entries)
+            .fold(0u64, |sum, (now, then)| sum.saturating_add(now.counters[at].saturating_sub(then.counters[at])))
     }
 
     /// Sessions whose holder lives, is dead, or is not known.

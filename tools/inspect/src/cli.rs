@@ -1,5 +1,8 @@
 //! Arguments, help and exit codes.
 
+mod help;
+mod seeing;
+
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +18,9 @@ use crate::operate::{self, Wish};
 use crate::out::{Line, Out};
 use crate::run::{Request, Verb, inspect, unread_summary, verdict_line};
 use crate::source::Part;
-use crate::{list, log};
+use crate::{list, log, metrics, watch};
+
+use help::{FENCE_HELP, LOG_HELP, RECOVER_HELP, SESSIONS_HELP};
 
 const ABOUT: &str = "Looks into Maru regions without joining them: live, dead, foreign, cut or damaged ones; in files, \
                      device-dax nodes and copies. Looking reads only, holds no lock, takes no entry. The two verbs that \
@@ -30,6 +35,10 @@ Examples:
   maru-inspect log /dev/shm/kv --last 20       what everybody did last, the dead included
   maru-inspect namespaces /dev/shm/kv          what is stored under which name
   maru-inspect dump /dev/shm/kv --state ready --key 3fa2
+  maru-inspect watch /dev/shm/kv               a screen: how full, hits, evictions, who is there
+  maru-inspect map /dev/shm/kv --by age        every slot in one picture
+  maru-inspect why /dev/shm/kv 3fa2            why that block is a miss, or a hit
+  maru-inspect metrics /dev/shm/kv             numbers for Prometheus; --listen 127.0.0.1:9190
   maru-inspect verify /dev/shm/kv              invariants; safe beside live writers
   maru-inspect verify kv.copy --payload        also every payload checksum
   maru-inspect stat /dev/dax0.0 --offset 2GiB  a partition of a device
@@ -42,74 +51,8 @@ The bare command lists /dev/shm and the colon-separated folders in MARU_REGIONS.
 
 Exit codes: 0 sound, 1 damaged, 2 cannot be read, 3 busy (inconclusive: look again).
 Of fence and recover: 0 done or nothing to do, 1 damaged, 2 cannot, 3 busy.
-JSON: one object a line with `kind` region, usage, slot, session, lease, namespace, record, finding; of fence and recover
-plan and change; the last line is `summary`.";
-
-const SESSIONS_HELP: &str = "\
-The picture has one character for each entry of the table: A alive, X dead, ? unknown here, F fenced, . free.
-Alive and dead are the kernel's word: each session holds a lock that the kernel drops with the process. It says
-something about this host only; sessions of other hosts, and of earlier boots of this one, are unknown.
-A heartbeat proves nothing; --watch 1s shows whether it moves.
-
-Below the table, for each session: the operation that it is in the middle of (after a kill: that it died in), with its
-slot and what that slot is now; the last operation that ended; and for a dead one the command that recovers it.
-Nobody has to run that command: whoever is in the way of a dead session recovers it.
-
-Examples:
-  maru-inspect sessions /dev/shm/kv --watch 1s
-  maru-inspect sessions /dev/shm/kv --json | jq 'select(.unrecovered) | .recovery'";
-
-const LOG_HELP: &str = "\
-Each session remembers its last 16 operations in its own lines, readable after kill -9. They are shown merged, the
-oldest first, with a lane for each session. Times are wall clocks of the machines that wrote them.
-
-Records of an entry's last holder carry its epoch and engine; older ones are of holders that nobody remembers
-(`3:?`). A record that was never finished (its writer died or stands in it), or that no version writes, is a finding
-(flight_torn, flight_record) and is marked as not believed.
-
-Examples:
-  maru-inspect log /dev/shm/kv --last 20
-  maru-inspect log /dev/shm/kv --session 3
-  maru-inspect log /dev/shm/kv --json | jq 'select(.kind == \"record\" and .outcome != \"done\")'";
-
-const FENCE_HELP: &str = "\
-Says what would change, and ends with the command that does it. Nothing is changed without --yes.
-
---session N[:EPOCH]  shuts a session out without proof that it is gone: a process that hangs, or that misbehaves. Its
-                     later calls answer \"fenced\"; the keys that it was writing are free at once, the slots are
-                     quarantined until its death is proven; its leases go on counting; what it stored stays.
---host-dead HOST     the same as `recover --host-dead HOST`: you vouch that the host is gone.
-
-Examples:
-  maru-inspect sessions /dev/shm/kv               who is there; N and EPOCH are the columns # and epoch
-  maru-inspect fence /dev/shm/kv --session 3      what would change
-  maru-inspect fence /dev/shm/kv --session 3:17 --yes
-
-Exit codes: 0 done or nothing to do, 1 damaged, 2 cannot (nobody by that name), 3 busy (look again).";
-
-const RECOVER_HELP: &str = "\
-Says what would change, and ends with the command that does it. Nothing is changed without --yes.
-To recover a session: its leases are void, what it was writing is freed, its entry is given to the next; what it stored
-stays. What you must vouch for, by name, is what no kernel can prove:
-
-(nothing)              recovers what this host's kernel proves dead. Nobody has to: whoever is in the way does it too.
---host-dead HOST       HOST is switched off, or unbound from the memory, and stays so. Recovers all its sessions, then
-                       reads once what they stored (a host may die before its last bytes arrive) and quarantines what
-                       does not match its checksum. HOST is a boot id, a host id (all boots of it), or tag:XXXXXXX, as
-                       `maru-inspect sessions --json` shows them. Never this boot of this host: its kernel is asked.
---session-dead N:EPOCH the process is gone, whatever the kernel can say. Refused where it is seen to run.
---devices-drained      no device that a dead session had told to write here is still writing. Frees those slots.
-
-While you vouch for what still runs, it may write into blocks that are not its own any more; loads notice that by the
-checksum, nothing prevents it. If in doubt, use `fence`.
-
-Examples:
-  maru-inspect recover /dev/shm/kv                              what the dead of this host left
-  maru-inspect recover /dev/shm/kv --yes
-  maru-inspect recover /dev/dax0.0 --host-dead 6b1c3c5e8e1f4f0f9d3f0a1b2c3d4e5f
-  maru-inspect recover /dev/dax0.0 --session-dead 3:17 --json
-
-Exit codes: 0 done or nothing to do, 1 damaged (the region, or blocks that the scrub quarantined), 2 cannot, 3 busy.";
+JSON: one object a line with `kind` region, usage, slot, session, lease, namespace, record, finding, map, legend, why,
+strip, sample, metric; of fence and recover plan and change; the last line is `summary`.";
 
 /// Looks into Maru regions.
 #[derive(Parser, Debug)]
@@ -190,6 +133,8 @@ enum Command {
         #[command(flatten)]
         watch: Watch,
     },
+    #[command(flatten)]
+    Seeing(seeing::Command),
     /// Shut a session out without proof that it is gone (dry run without --yes)
     #[command(after_help = FENCE_HELP)]
     Fence {
@@ -340,8 +285,12 @@ fn parse_time(text: &str) -> Result<Duration, String> {
 
 /// What one command line asks for.
 enum Errand {
-    Look(Look),
+    Look(Box<Look>),
     Act(operate::Errand),
+    Watch(watch::Wish),
+    Metrics(metrics::Wish),
+    /// The command line asks for what cannot be read.
+    Refused(String),
 }
 
 /// A look at a region, once or again and again.
@@ -375,6 +324,7 @@ impl Command {
                 };
                 return act(place, how, wish);
             }
+            Self::Seeing(command) => return command.errand(),
             Self::Log { target, session, last, watch } => {
                 (target, Verb::Log(log::Filter { session, last }), Some(watch), true)
             }
@@ -386,7 +336,7 @@ impl Command {
             Self::Namespaces { target } => (target, Verb::Namespaces, None, false),
         };
         let request = Request { verb, from_copy: target.from_copy, all, progress: true };
-        Errand::Look(Look { target, request, watch })
+        Errand::Look(Box::new(Look { target, request, watch }))
     }
 }
 
@@ -411,21 +361,27 @@ pub fn main() -> ExitCode {
     };
     let ended = match cli.verb.map(Command::errand) {
         None => list::run(cli.json).map(Verdict::exit_code),
-        Some(Errand::Look(look)) => watch(&look, cli.json).map(Verdict::exit_code),
+        Some(Errand::Look(look)) => look_on(&look, cli.json).map(Verdict::exit_code),
         Some(Errand::Act(errand)) => operate::run(&errand, cli.json),
+        Some(Errand::Watch(wish)) => watch::run(&wish, cli.json).map(Verdict::exit_code),
+        Some(Errand::Metrics(wish)) => metrics::run(&wish, cli.json).map(Verdict::exit_code),
+        Some(Errand::Refused(reason)) => {
+            eprintln!("maru-inspect: {reason}");
+            Ok(Verdict::Unreadable.exit_code())
+        }
     };
     match ended {
         Ok(code) => ExitCode::from(code),
         // `maru-inspect dump | head`: whoever read has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("maru-inspect: cannot write the output: {error}");
+            eprintln!("maru-inspect: {error}");
             ExitCode::from(2)
         }
     }
 }
 
-fn watch(errand: &Look, json: bool) -> io::Result<Verdict> {
+fn look_on(errand: &Look, json: bool) -> io::Result<Verdict> {
     let Some(Watch { watch: Some(pause), times }) = errand.watch else { return once(errand, json, false) };
     let mut looks = 0;
     loop {

@@ -19,6 +19,7 @@
 //! | `lease_mark`, `lease_cell` | damage | beyond the area; a slot that is not there |
 //! | `slot_word`, `slot_owner` | damage | unknown state or spare bits; an owner that cannot be |
 //! | `slot_length`, `slot_generation`, `slot_record`, `slot_payload` | damage | a ready slot whose record or payload is wrong |
+//! | `namespace_budget`, `budget_token` | damage | tokens beyond the section; a block that its namespace's budget does not know |
 //! | `duplicate` | damage | two findable ready slots of one object |
 //! | `index_entry` | damage | a slot that is not there, or short generation 0 |
 //! | `mark_low` | damage | fewer counted than there are: such entries are not found |

@@ -389,6 +389,14 @@ impl<'a> Image<'a> {
         self.pod(self.place(SectionKind::Namespaces, row.into(), size_of::<NamespaceRow>() as u64))
     }
 
+    /// A budget token.
+    ///
+    /// # Errors
+    /// The bytes cannot be had.
+    pub fn token(&self, token: u32) -> Result<TokenWord, ReadError> {
+        Ok(TokenWord(self.pod(self.place(SectionKind::Tokens, token.into(), 8))?))
+    }
+
     /// A bitmap word.
     ///
     /// # Errors

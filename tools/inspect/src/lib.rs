@@ -23,6 +23,9 @@
 //! | [`out`], [`lines`] | people's tables and JSON lines |
 //! | [`tally`] | one pass over the slot words: the accounts |
 //! | [`stat`], [`sessions`], [`leases`], [`namespaces`], [`dump`], [`log`], [`verify`] | one verb each |
+//! | [`census`] | one look at everything that is counted |
+//! | [`watch`], [`metrics`] | the same again and again: for people at a terminal, for Prometheus |
+//! | [`map`], [`why`] | every slot in one picture; why a block is a miss |
 //! | [`flight`] | the flight recorder, read beside its writer |
 //! | [`operate`] | `fence` and `recover`: plan, act, read back |
 //! | [`hint`] | command lines to paste |
@@ -30,6 +33,7 @@
 //!
 //! For fuzzers and tests: [`inspect_bytes`] runs every verb over plain bytes.
 
+pub mod census;
 pub mod cli;
 pub mod dump;
 pub mod findings;
@@ -41,6 +45,8 @@ pub mod life;
 pub mod lines;
 pub mod list;
 pub mod log;
+pub mod map;
+pub mod metrics;
 pub mod namespaces;
 pub mod operate;
 pub mod out;
@@ -50,6 +56,8 @@ pub mod source;
 pub mod stat;
 pub mod tally;
 pub mod verify;
+pub mod watch;
+pub mod why;
 
 pub use findings::{Finding, Report, Severity, Verdict};
 pub use run::{Request, Verb, inspect};
@@ -68,12 +76,24 @@ pub use run::{Request, Verb, inspect};
 pub fn inspect_bytes(bytes: &[u8]) -> Report {
     let source = source::Bytes::new(bytes);
     let (dump, log) = (Verb::Dump(dump::Filter::default()), Verb::Log(log::Filter::default()));
-    for verb in [Verb::Stat, Verb::Sessions, Verb::Leases, Verb::Namespaces, dump, log] {
+    let mut verbs = vec![Verb::Stat, Verb::Sessions, Verb::Leases, Verb::Namespaces, dump, log];
+    verbs.push(Verb::Map(map::Wish { by: map::By::Namespace, svg: None }));
+    let keys = dump::HexPrefix::parse("0").into_iter().collect();
+    verbs.push(Verb::Why(why::Question { keys, ..why::Question::default() }));
+    for verb in verbs {
         for json in [true, false] {
             let mut sink = out::Out::memory(json);
             let request = Request { verb: verb.clone(), from_copy: true, ..Request::default() };
             let _ = inspect(&source, &request, &mut sink);
         }
+    }
+    let look = census::look(&source);
+    for json in [true, false] {
+        let families = metrics::families("bytes", &look, std::time::Duration::ZERO);
+        let _ = metrics::show(&families, &look, &mut out::Out::memory(json));
+        let mut history = watch::history::History::new();
+        history.add(look.clone(), std::time::Instant::now());
+        let _ = watch::plain::print(&history, 0, &mut out::Out::memory(json));
     }
     let mut lines = out::Out::memory(true);
     let request = Request { verb: Verb::Verify { payload: true }, ..Request::default() };

@@ -20,6 +20,18 @@ pub enum Line<'a> {
     Namespace(Box<crate::namespaces::NamespaceLine>),
     /// A remembered operation.
     Record(Box<crate::log::RecordLine>),
+    /// A row of the slot map.
+    Map(crate::map::MapLine),
+    /// A line of its legend.
+    Legend(crate::map::LegendLine),
+    /// Why a block is a hit or a miss.
+    Why(Box<crate::why::WhyLine>),
+    /// A prefix, block by block.
+    Strip(crate::why::strip::StripLine),
+    /// A look of `watch`.
+    Sample(Box<crate::watch::plain::SampleLine>),
+    /// A sample of `metrics`.
+    Metric(crate::metrics::MetricLine<'a>),
     /// What an operator's verb would do.
     Plan(Box<crate::operate::PlanLine>),
     /// What it has done.

@@ -30,7 +30,7 @@ pub struct Filter {
 }
 
 /// One remembered operation.
-#[derive(Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct RecordLine {
     /// Wall clock at its end.
     pub time_ns: u64,
@@ -192,6 +192,16 @@ pub fn show(
 }
 
 type Timed = (u64, RecordLine);
+
+/// All records that are believed, the oldest first.
+pub(crate) fn remembered(image: &Image<'_>) -> Result<Vec<RecordLine>, ReadError> {
+    let (lives, mut lines) = (Lives::of(image), Vec::new());
+    for session in 0..image.geometry().session_count {
+        gather(image, session, &lives, &mut lines)?;
+    }
+    lines.sort_by_key(|(order, _)| *order);
+    Ok(lines.into_iter().map(|(_, line)| line).filter(|line| line.whole).collect())
+}
 
 /// The records of one entry, each with the time that it is sorted by.
 fn gather(

@@ -9,7 +9,7 @@ use crate::image::{self, Image, Opening};
 use crate::out::{Line, Out, Tone, hex};
 use crate::source::Source;
 use crate::tally::{States, Tally};
-use crate::{dump, leases, log, namespaces, sessions, stat, verify};
+use crate::{dump, leases, log, map, namespaces, sessions, stat, verify, why};
 
 /// What to show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +27,10 @@ pub enum Verb {
     Dump(dump::Filter),
     /// What sessions remember of their last operations.
     Log(log::Filter),
+    /// Every slot in one picture.
+    Map(map::Wish),
+    /// Why blocks are hits or misses.
+    Why(why::Question),
     /// Everything against everything.
     Verify {
         /// Also the payload checksums of ready slots.
@@ -213,6 +217,8 @@ fn look(
         Verb::Namespaces => namespaces::show(image, &tally, out)?,
         Verb::Dump(filter) => dump::show(image, filter, out)?,
         Verb::Log(filter) => log::show(image, filter, printer, report, out)?,
+        Verb::Map(wish) => map::show(image, wish, out)?,
+        Verb::Why(question) => why::show(image, question, report, out)?,
         Verb::Verify { payload } => {
             verify::run(image, *payload, request.progress, printer, report, out)?;
             Ok(())

@@ -209,6 +209,89 @@ fn every_damage_is_found_by_name() {
     }
 }
 
+/// The verbs for seeing: each of 200 mutants through all of them, in both forms; every twentieth through the binary, and on
+/// the screen.
+#[test]
+fn two_hundred_mutants_are_seen() {
+    use maru_inspect::{Request, Verb, census, dump, map, metrics, out, source, watch, why};
+    let seed = std::env::var("MARU_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5345_454E);
+    println!("seed {seed} (MARU_SEED)");
+    let scratch = Scratch::new();
+    let sound = scratch.stored(1 << 20, 4096, 120);
+    let geometry = geometry(&sound);
+    let key = |digits: &str| dump::HexPrefix::parse(digits).expect("digits");
+    let mut verbs: Vec<Verb> = [map::By::State, map::By::Age, map::By::Namespace, map::By::Depth]
+        .map(|by| Verb::Map(map::Wish { by, svg: Some(scratch.path("map.svg")) }))
+        .to_vec();
+    let whole = "00".repeat(32);
+    let strip = why::Question { keys: vec![key(&whole); 70], strip: true, ..why::Question::default() };
+    verbs.push(Verb::Why(strip));
+    for (digits, row) in [("0", None), ("1", Some(0)), (whole.as_str(), Some(1)), ("f", Some(u32::MAX))] {
+        verbs.push(Verb::Why(why::Question { keys: vec![key(digits)], row, ..why::Question::default() }));
+    }
+    let (mut seen, mut causes) = ([0; 4], std::collections::BTreeSet::new());
+    for number in 0..200u64 {
+        let (bytes, kind) = mutant(&sound, &geometry, &mut Random(seed ^ (number << 32)));
+        let context = format!("mutant {number} of seed {seed} ({kind})");
+        let source = source::Bytes::new(&bytes);
+        for verb in &verbs {
+            for json in [true, false] {
+                let request = Request { verb: verb.clone(), from_copy: true, ..Request::default() };
+                let mut sink = out::Out::memory(json);
+                let report = maru_inspect::inspect(&source, &request, &mut sink).expect("memory takes it");
+                seen[usize::from(report.verdict.exit_code())] += 1;
+                let text = sink.into_text();
+                assert!(!text.contains('\x1b'), "{context}: {verb:?}");
+                if json {
+                    check_lines(&text, &context);
+                    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+                    causes.extend(lines.filter_map(|line| line["code"].as_str().map(str::to_owned)));
+                }
+            }
+        }
+        let look = census::look(&source);
+        let families = metrics::families("m", &look, std::time::Duration::ZERO);
+        let slots = families.iter().find(|family| family.name == "maru_slots");
+        if let (census::Look::Seen(census), Some(slots)) = (&look, slots) {
+            let sum: f64 = slots.samples.iter().map(|(_, value)| value).sum();
+            assert_eq!(sum, f64::from(census.usage.capacity_slots), "{context}");
+        }
+        let mut screen = watch::screen::Screen::new(std::time::Duration::from_secs(1), true);
+        let start = std::time::Instant::now();
+        screen.history.add(census::look(&source::Bytes::new(&sound)), start);
+        screen.history.add(look.clone(), start + std::time::Duration::from_secs(1));
+        screen.history.add(look, start + std::time::Duration::from_secs(2));
+        let backend = ratatui::backend::TestBackend::new(80, 24);
+        let mut terminal = ratatui::Terminal::new(backend).expect("a terminal");
+        terminal.draw(|frame| watch::draw::draw(frame, &screen)).expect("drawn");
+        if number % 20 == 0 {
+            let path = scratch.file("mutant", &bytes);
+            let path = path.to_str().expect("UTF-8");
+            for verb in [
+                &["watch", "--count", "2", "--interval", "50ms"][..],
+                &["metrics"],
+                &["map", "--by", "age"],
+                &["why", path, "0"],
+                &["why", path, &whole, "--namespace-row", "0"],
+            ] {
+                let mut arguments = verb.to_vec();
+                if !arguments.contains(&path) {
+                    arguments.push(path);
+                }
+                let told = inspect(&arguments);
+                assert!((0..=2).contains(&told.code), "{context}: {arguments:?}: exit code {}", told.code);
+                arguments.push("--json");
+                let said = inspect(&arguments);
+                assert_eq!(said.code, told.code, "{context}: {arguments:?}");
+                check_lines(&said.text, &context);
+            }
+        }
+    }
+    println!("sound {}, damaged {}, unreadable {}; causes and findings {causes:?}", seen[0], seen[1], seen[2]);
+    assert!(seen[0] > 0 && seen[1] > 0 && seen[2] > 0, "{seen:?}");
+    assert!(causes.contains("ready") && causes.contains("never_stored"), "{causes:?}");
+}
+
 /// An index entry that is not there.
 const EMPTY_WORD: u64 = 0;
 

@@ -32,13 +32,18 @@ Examples:
       Four workers take requests from one queue; the last line of stdout is one JSON object.
   maru-replay --trace conversation_trace.jsonl --slots 50000
       A region that is too small: see how many stores are refused, and that no hit is ever wrong.
+  maru-replay --trace conversation_trace.jsonl --workers 4 --slots 18279 --budget 16000 --kill-every 1 --seconds 20 --repeat 9
+      Kill a worker about every second, start it again, and watch that the budget is never exceeded meanwhile.
+  maru-replay --story
+      After the chat: a worker is killed in mid-store and another goes on, and a byte is flipped and never returned.
   maru-replay --region /dev/shm/kv --keep
       Join a region that is there, and leave what it holds in place: run it twice for a warm start.
 
 A line of a trace: {\"timestamp\": 0, \"input_length\": 1000, \"output_length\": 20, \"hash_ids\": [0, 1]}
   hash_ids has one number per 512-token block; equal numbers mean an equal prompt up to and with that block.
 
-Exit status: 0 every byte was right; 1 wrong bytes, a worker died, or the run could not be made; 2 usage.";
+Exit status: 0 every byte was right, and every account; 1 wrong bytes, a wrong account, a worker died that nobody
+killed, or the run could not be made; 2 usage.";
 
 /// What `--version` says.
 fn version() -> &'static str {
@@ -87,9 +92,25 @@ pub(crate) struct Cli {
           value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) requests: u64,
 
-    /// Deal no more requests of the chat workload after this many seconds
-    #[arg(long, value_name = "T", conflicts_with = "trace", default_value_t = 10.0, value_parser = seconds)]
-    pub(crate) seconds: f64,
+    /// Deal no more requests after this many seconds [default: 10, with --trace no limit]
+    #[arg(long, value_name = "T", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+
+    /// Deal all requests this many times over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) repeat: u64,
+
+    /// Kill -9 one worker process about every this many seconds, at a random moment, and start it again
+    #[arg(long, value_name = "T", value_parser = seconds)]
+    pub(crate) kill_every: Option<f64>,
+
+    /// Slots that the blocks of the replay may hold, watched all the time; more are never held
+    #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) budget: Option<u32>,
+
+    /// Afterwards, kill a worker in mid-store and flip a byte of a stored block, and show what becomes of it
+    #[arg(long)]
+    pub(crate) story: bool,
 
     /// Start of the names by which the processes join the region
     #[arg(long, value_name = "NAME", default_value = "replay")]
@@ -161,6 +182,9 @@ mod tests {
     fn flags_of_the_other_source_are_refused() {
         assert!(Cli::try_parse_from(["maru-replay", "--trace", "t", "--requests", "3"]).is_err());
         assert!(Cli::try_parse_from(["maru-replay", "--workers", "0"]).is_err());
+        assert!(Cli::try_parse_from(["maru-replay", "--budget", "0"]).is_err());
+        assert!(Cli::try_parse_from(["maru-replay", "--kill-every", "0"]).is_err());
+        assert!(Cli::try_parse_from(["maru-replay", "--trace", "t", "--seconds", "3", "--repeat", "9"]).is_ok());
         assert!(Cli::try_parse_from(["maru-replay", "--region", "/dev/shm/x", "--keep"]).is_ok());
     }
 }

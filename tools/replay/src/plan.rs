@@ -1,5 +1,6 @@
 //! From flags to numbers. Everything that can be wrong with the input is found here, before a region is touched.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
@@ -9,6 +10,9 @@ use crate::model::EndlessCache;
 use crate::protocol::Kind;
 use crate::trace::{self, Trace};
 use crate::workload::{self, Chat};
+
+/// How long a chat is dealt unless the command line says.
+const CHAT_SECONDS: f64 = 10.0;
 
 /// Where requests come from.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,8 +25,6 @@ pub(crate) enum Source {
         seed: u64,
         /// How many requests.
         requests: u64,
-        /// Until when they are dealt.
-        seconds: f64,
     },
 }
 
@@ -35,6 +37,16 @@ pub(crate) struct Plan {
     pub(crate) kind: Kind,
     /// Requests in all.
     pub(crate) requests: u64,
+    /// How often the source is dealt.
+    pub(crate) repeat: u64,
+    /// Seconds after which no more are dealt.
+    pub(crate) seconds: Option<f64>,
+    /// Seconds between two kills.
+    pub(crate) kill_every: Option<f64>,
+    /// Slots that the namespace may hold.
+    pub(crate) budget: Option<u32>,
+    /// Whether to tell the story of a kill and a flipped byte.
+    pub(crate) story: bool,
     /// Slots of a fresh region.
     pub(crate) slots: u32,
     /// Worker processes.
@@ -61,7 +73,7 @@ impl Source {
     pub(crate) fn requests(&self) -> Result<Requests> {
         Ok(match self {
             Self::Trace(path) => Box::new(Trace::open(path)?),
-            Self::Chat { seed, requests, .. } => {
+            Self::Chat { seed, requests } => {
                 let count = usize::try_from(*requests).unwrap_or(usize::MAX);
                 Box::new(Chat::new(*seed).take(count).map(Ok))
             }
@@ -70,12 +82,21 @@ impl Source {
 }
 
 impl Plan {
+    /// All requests to deal, the source over and over.
+    pub(crate) fn requests(&self) -> Result<Requests> {
+        let (first, source) = (self.source.requests()?, self.source.clone());
+        let more = (1..self.repeat).flat_map(move |_| {
+            source.requests().unwrap_or_else(|error| Box::new(std::iter::once(Err(error))) as Requests)
+        });
+        Ok(Box::new(first.chain(more)))
+    }
+
     /// The plan of a command line. Goes through all requests once, to find what is wrong with them and how many slots
     /// they need.
     pub(crate) fn of(cli: &Cli) -> Result<Self> {
         let source = match &cli.trace {
             Some(path) => Source::Trace(path.clone()),
-            None => Source::Chat { seed: cli.seed, requests: cli.requests, seconds: cli.seconds },
+            None => Source::Chat { seed: cli.seed, requests: cli.requests },
         };
         let traced = matches!(source, Source::Trace(_));
         let mut cache = EndlessCache::default();
@@ -89,6 +110,8 @@ impl Plan {
             "--engine-prefix has {} bytes, wanted 1 to 48 without control characters",
             engine.len()
         );
+        let device = || std::fs::metadata(&cli.region).is_ok_and(|found| found.file_type().is_char_device());
+        ensure!(!cli.story || !device(), "--story flips a byte of a file, and {} is a device", cli.region.display());
         let mut picture = cli.region.clone().into_os_string();
         picture.push(".svg");
         Ok(Self {
@@ -98,7 +121,12 @@ impl Plan {
                 block_bytes: cli.block_bytes.unwrap_or(if traced { 4 << 10 } else { 64 << 10 }),
             },
             source,
-            requests: cache.requests,
+            requests: cache.requests.saturating_mul(cli.repeat),
+            repeat: cli.repeat,
+            seconds: cli.seconds.or(if traced { None } else { Some(CHAT_SECONDS) }),
+            kill_every: cli.kill_every,
+            budget: cli.budget,
+            story: cli.story,
             slots: match cli.slots {
                 Some(slots) => slots,
                 None => default_slots(cache.distinct())?,
@@ -141,6 +169,7 @@ mod tests {
     fn defaults_depend_on_the_source() {
         let plan = Plan::of(&Cli::parse_from(["maru-replay", "--requests", "10"])).expect("plan");
         assert_eq!((plan.workers, plan.kind.block_bytes, plan.requests), (2, 65536, 10));
+        assert_eq!(plan.seconds, Some(10.0));
         assert_eq!(plan.picture, Path::new("/dev/shm/maru-try.svg"));
         assert_eq!(plan.region, Path::new(crate::cli::DEFAULT_REGION));
 
@@ -151,6 +180,11 @@ mod tests {
         let path = file.path().to_str().expect("plain name");
         let plan = Plan::of(&Cli::parse_from(["maru-replay", "--trace", path])).expect("plan");
         assert_eq!((plan.workers, plan.kind.block_bytes, plan.slots), (1, 4096, 4));
+        assert_eq!((plan.requests, plan.seconds), (2, None));
+        let plan = Plan::of(&Cli::parse_from(["maru-replay", "--trace", path, "--repeat", "3"])).expect("plan");
+        let dealt: Vec<_> = plan.requests().expect("requests").map(|ids| ids.expect("a request")).collect();
+        assert_eq!((plan.requests, plan.slots), (6, 4));
+        assert_eq!(dealt, [[0, 1], [0, 2], [0, 1], [0, 2], [0, 1], [0, 2]]);
         std::fs::write(file.path(), "\n").expect("write");
         assert!(Plan::of(&Cli::parse_from(["maru-replay", "--trace", path])).is_err());
     }

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use maru::Namespace;
@@ -21,14 +22,22 @@ pub(crate) enum ChildKind {
     Worker,
     /// Only asks.
     Scheduler,
+    /// Is killed in the middle of a store.
+    Victim,
+    /// Wants the block that the victim was storing.
+    Survivor,
 }
 
 impl ChildKind {
+    const ALL: [Self; 4] = [Self::Worker, Self::Scheduler, Self::Victim, Self::Survivor];
+
     /// The first argument.
     pub(crate) fn argument(self) -> &'static str {
         match self {
             Self::Worker => "__worker",
             Self::Scheduler => "__scheduler",
+            Self::Victim => "__victim",
+            Self::Survivor => "__survivor",
         }
     }
 }
@@ -70,6 +79,10 @@ pub(crate) struct ChildOrder {
     pub(crate) engine: String,
     /// What the blocks are.
     pub(crate) kind: Kind,
+    /// Whether it says how far it is after each request, because it may be its last.
+    pub(crate) says_all: bool,
+    /// The block that the story is about.
+    pub(crate) block: Option<u64>,
     /// The region; travels beside the JSON, since a path need not be text.
     #[serde(skip)]
     pub(crate) region: PathBuf,
@@ -80,7 +93,7 @@ impl ChildOrder {
     pub(crate) fn from_command_line() -> Option<Result<(ChildKind, Self)>> {
         let mut arguments = std::env::args_os().skip(1);
         let part = arguments.next()?;
-        let kind = [ChildKind::Worker, ChildKind::Scheduler].into_iter().find(|kind| part == kind.argument())?;
+        let kind = ChildKind::ALL.into_iter().find(|kind| part == kind.argument())?;
         Some(Self::parse(arguments.next(), arguments.next()).map(|order| (kind, order)))
     }
 
@@ -99,6 +112,8 @@ pub(crate) enum Message {
     Ready {
         /// Index of its session.
         session: u32,
+        /// Epoch of its session.
+        epoch: u32,
     },
     /// It has got this far.
     Progress(Tally),
@@ -114,11 +129,23 @@ pub(crate) enum Message {
 impl Message {
     /// Says it. An error means that the parent is gone.
     pub(crate) fn say(&self) -> Result<()> {
-        let mut line = serde_json::to_vec(self)?;
-        line.push(b'\n');
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(&line).and_then(|()| stdout.flush()).context("the parent has gone away")
+        say(self)
     }
+}
+
+/// Says one line to the parent, in one piece.
+pub(crate) fn say(message: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&line).and_then(|()| stdout.flush()).context("the parent has gone away")
+}
+
+/// This program as a child with that part and that order, ready to be given its ends and started.
+pub(crate) fn command(kind: ChildKind, order: &ChildOrder) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("this program's own path")?);
+    command.arg(kind.argument()).arg(serde_json::to_string(order)?).arg(&order.region);
+    Ok(command)
 }
 
 #[cfg(test)]
@@ -130,9 +157,11 @@ mod tests {
         let mut lookups = Histogram::default();
         lookups.record(1000);
         let tally = Tally { requests: 3, ..Tally::default() };
-        for message in
-            [Message::Ready { session: 7 }, Message::Progress(tally.clone()), Message::Done { tally, lookups }]
-        {
+        for message in [
+            Message::Ready { session: 7, epoch: 2 },
+            Message::Progress(tally.clone()),
+            Message::Done { tally, lookups },
+        ] {
             let text = serde_json::to_string(&message).expect("plain data");
             assert!(!text.contains('\n'));
             assert_eq!(serde_json::from_str::<Message>(&text).expect("what was written"), message);

@@ -7,18 +7,53 @@ use comfy_table::{CellAlignment, Table, presets};
 use maru::Region;
 use serde::Serialize;
 
+use crate::audit::Audit;
 use crate::plan::{Plan, shown};
 use crate::region::human_bytes;
 use crate::rival::Rival;
 use crate::run::Replayed;
-use crate::tally::Tally;
+use crate::story::Story;
+use crate::watch::Watched;
 
-/// What is not as it must be, if anything: what decides the exit status.
-pub(crate) fn problem(tally: &Tally) -> Option<String> {
-    if tally.wrong_bytes > 0 {
-        return Some(format!("{} of the loaded bytes are not those that belong there", grouped(tally.wrong_bytes)));
+/// All that a run came to.
+pub(crate) struct Outcome<'a> {
+    /// What was asked for.
+    pub(crate) plan: &'a Plan,
+    /// Where.
+    pub(crate) region: &'a Region,
+    /// The replay.
+    pub(crate) replayed: &'a Replayed,
+    /// The look-up against a rival's.
+    pub(crate) rival: Option<Rival>,
+    /// Accounts meanwhile, where somebody was killed or a budget kept.
+    pub(crate) watched: Option<Watched>,
+    /// Accounts afterwards, likewise.
+    pub(crate) audit: Option<Audit>,
+}
+
+impl Outcome<'_> {
+    /// What is not as it must be, if anything: what decides the exit status.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let tally = &self.replayed.tally;
+        let mut problems = Vec::new();
+        if tally.wrong_bytes > 0 {
+            let wrong = grouped(tally.wrong_bytes);
+            problems.push(format!("{wrong} of the loaded bytes are not those that belong there"));
+        }
+        if tally.damaged > 0 {
+            problems.push(format!("{} blocks did not match their checksums", grouped(tally.damaged)));
+        }
+        if let Some(watched) = &self.watched {
+            if watched.exceeded > 0 {
+                problems.push(format!("the budget was exceeded in {} samples", grouped(watched.exceeded)));
+            }
+            if watched.unbalanced > 0 {
+                problems.push(format!("the slots did not add up in {} samples", grouped(watched.unbalanced)));
+            }
+        }
+        problems.extend(self.audit.iter().flat_map(|audit| audit.problems.iter().cloned()));
+        (!problems.is_empty()).then(|| problems.join("; "))
     }
-    (tally.damaged > 0).then(|| format!("{} blocks did not match their checksums", grouped(tally.damaged)))
 }
 
 /// Keys and meaning are a contract; see the project's list of names.
@@ -40,6 +75,23 @@ struct Json {
     region: String,
     region_id: String,
     rival: Option<RivalNs>,
+    kills: u64,
+    killed_requests: u64,
+    recovered: u64,
+    samples: u64,
+    sample_gap_us: Option<SampleGapUs>,
+    budget: Option<u32>,
+    most_spent: Option<u32>,
+    budget_exceeded: u64,
+    #[serde(flatten)]
+    story: Option<Story>,
+}
+
+#[derive(Debug, Serialize)]
+struct SampleGapUs {
+    p50: u64,
+    p99: u64,
+    max: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -60,8 +112,10 @@ fn hex(id: [u8; 16]) -> String {
 }
 
 /// One object on one line.
-pub(crate) fn json(plan: &Plan, region: &Region, replayed: &Replayed, rival: Option<&Rival>) -> Result<String> {
+pub(crate) fn json(outcome: &Outcome<'_>, story: Option<Story>) -> Result<String> {
+    let Outcome { plan, region, replayed, rival, watched, audit } = outcome;
     let tally = &replayed.tally;
+    let us = |watched: &Watched, share| watched.gaps.percentile(share) / 1000;
     let json = Json {
         requests: tally.requests,
         references: tally.references,
@@ -79,12 +133,26 @@ pub(crate) fn json(plan: &Plan, region: &Region, replayed: &Replayed, rival: Opt
         region: plan.region.display().to_string(),
         region_id: hex(region.id()),
         rival: rival.map(|rival| RivalNs { name: "lmdb", ours_ns: rival.ours_ns, rival_ns: rival.rival_ns }),
+        kills: replayed.deaths.len() as u64,
+        killed_requests: replayed.killed_requests,
+        recovered: audit.as_ref().map_or(0, |audit| audit.recovered),
+        samples: watched.as_ref().map_or(0, |watched| watched.samples),
+        sample_gap_us: watched.as_ref().map(|watched| SampleGapUs {
+            p50: us(watched, 0.5),
+            p99: us(watched, 0.99),
+            max: us(watched, 1.0),
+        }),
+        budget: plan.budget,
+        most_spent: plan.budget.and(watched.as_ref()).map(|watched| watched.most_spent),
+        budget_exceeded: watched.as_ref().map_or(0, |watched| watched.exceeded),
+        story,
     };
     Ok(serde_json::to_string(&json)? + "\n")
 }
 
-/// The table, and what to do next.
-pub(crate) fn table(plan: &Plan, region: &Region, replayed: &Replayed, rival: Option<&Rival>) -> String {
+/// The table, and what was measured beside it.
+pub(crate) fn table(outcome: &Outcome<'_>) -> String {
+    let Outcome { plan, replayed, rival, .. } = outcome;
     let tally = &replayed.tally;
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -131,6 +199,7 @@ pub(crate) fn table(plan: &Plan, region: &Region, replayed: &Replayed, rival: Op
         row("seen, not loaded", grouped(tally.lost_loads), note);
     }
     row("wrong bytes", grouped(tally.wrong_bytes), "of those loaded".to_owned());
+    endured(outcome, &mut row);
     if let Some(column) = table.column_mut(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -153,9 +222,48 @@ pub(crate) fn table(plan: &Plan, region: &Region, replayed: &Replayed, rival: Op
             grouped(rival.held as u64)
         );
     }
-    let _ = writeln!(text, "\nThe region ({}) is still there. Next:", hex(region.id()));
-    let _ = writeln!(text, "{} stat {}", quoted(&inspector()), quoted(&plan.region.display().to_string()));
     text
+}
+
+/// Rows about kills and accounts, where somebody looked at them.
+fn endured(outcome: &Outcome<'_>, row: &mut dyn FnMut(&str, String, String)) {
+    let (Some(watched), Some(audit)) = (&outcome.watched, &outcome.audit) else { return };
+    let replayed = outcome.replayed;
+    if outcome.plan.kill_every.is_some() {
+        let (recovered, others) = (grouped(audit.recovered), grouped(audit.recovered_by_others));
+        row("workers killed", grouped(replayed.deaths.len() as u64), {
+            let lost = grouped(replayed.killed_requests);
+            format!("{recovered} recovered, {others} of them in passing; {lost} requests died with them")
+        });
+    }
+    row("samples", grouped(watched.samples), {
+        let gap = |share| format!("{:.1}", watched.gaps.percentile(share) as f64 / 1e6);
+        let gaps = format!("{} / {} / {} ms apart (p50, p99, max)", gap(0.5), gap(0.99), gap(1.0));
+        format!("{gaps}; the slots did not add up in {}", grouped(watched.unbalanced))
+    });
+    if let Some(budget) = outcome.plan.budget {
+        row("budget", format!("{} slots", grouped(budget.into())), {
+            let (spent, held) = (grouped(watched.most_spent.into()), grouped(watched.most_held.into()));
+            format!("at most {spent} tokens spent, {held} slots held at once; exceeded in {} samples", watched.exceeded)
+        });
+    }
+    let free = audit.slots[maru_layout::word::SlotState::Free as usize];
+    let capacity = audit.slots.iter().sum::<u32>();
+    let (free, taken) = (grouped(free.into()), grouped((capacity - free).into()));
+    let spent = audit.held_and_spent.map_or_else(String::new, |(held, spent)| {
+        format!("; {} slots held, {} tokens spent", grouped(held.into()), grouped(spent.into()))
+    });
+    row("recounted", format!("{free} + {taken}"), {
+        let verdict =
+            if audit.problems.is_empty() { "verified with all payload".to_owned() } else { audit.problems.join("; ") };
+        format!("free and allocated of {} slots{spent}; {verdict}", grouped(capacity.into()))
+    });
+}
+
+/// What to type next.
+pub(crate) fn next(plan: &Plan, region: &Region) -> String {
+    let command = format!("{} watch {}", quoted(&inspector()), quoted(&plan.region.display().to_string()));
+    format!("\nThe region ({}) is still there. Next:\n{command}\n", hex(region.id()))
 }
 
 /// Those that are not zero, after a first one.

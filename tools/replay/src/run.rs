@@ -6,10 +6,13 @@
 //!   finish what is in the queue; nobody waits for the dead.
 //! * P4: a child from which nothing is heard for a minute while nothing else moves is killed and counted as dead.
 //! * P5: whatever happens here, no child is left running.
+//! * P6: with `--kill-every` workers are killed here and started again until the queue is empty. Such a worker says how far
+//!   it is after each request, so what it served counts; the request that it had in its hands is lost, and counted as lost.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as EventSender, channel};
@@ -17,12 +20,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::signal::Signal;
 
 use crate::histogram::Histogram;
+use crate::kill::Killer;
 use crate::model::EndlessCache;
 use crate::plan::{Plan, Source};
 use crate::progress::Progress;
-use crate::protocol::{ChildKind, ChildOrder, Message};
+use crate::protocol::{ChildKind, ChildOrder, Message, command};
 use crate::queue::{Sender, Sent, queue};
 use crate::tally::Tally;
 use crate::timeline::Timeline;
@@ -35,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Replayed {
     /// Sums over all workers.
     pub(crate) tally: Tally,
-    /// Look-ups of whole requests by workers.
+    /// Look-ups of whole requests by workers; what a killed one had timed is gone with it.
     pub(crate) lookups: Histogram,
     /// The scheduler's own counts, if there was one.
     pub(crate) scheduler: Option<(Tally, Histogram)>,
@@ -45,12 +50,21 @@ pub(crate) struct Replayed {
     pub(crate) seconds: f64,
     /// How it went.
     pub(crate) timeline: Timeline,
+    /// Index and epoch of the sessions of killed workers.
+    pub(crate) deaths: Vec<(u32, u32)>,
+    /// Requests that were dealt and that nobody served: they died with a worker.
+    pub(crate) killed_requests: u64,
 }
 
 /// A child and what is known of it.
 struct Member {
     name: String,
     kind: ChildKind,
+    number: u32,
+    /// Session and epoch, once it has joined.
+    joined: Option<(u32, u32)>,
+    /// Whether it was killed here (P6).
+    killed: bool,
     child: Child,
     latest: Tally,
     done: Option<Histogram>,
@@ -86,15 +100,31 @@ pub(crate) fn run(plan: &Plan) -> Result<Replayed> {
         ends.push((ChildKind::Scheduler, 1, end));
     }
     let (events, heard) = channel();
-    let mut crew = Crew { members: Vec::new(), heard, failures: Vec::new() };
+    let mut crew = Crew {
+        members: Vec::new(),
+        heard,
+        failures: Vec::new(),
+        deaths: Vec::new(),
+        workers: plan.workers,
+        killing: None,
+    };
     for (kind, count, end) in ends {
         for number in 0..count {
             crew.start(plan, kind, number, &end, &events)?;
         }
-        // Our copy of the children's end goes here: once they are gone, dealing fails instead of waiting.
+        if kind == ChildKind::Worker
+            && let Some(every) = plan.kill_every
+        {
+            let killer = Killer::new(every, plan.seed);
+            crew.killing = Some(Killing { killer, plan, queue: end, events: events.clone() });
+        }
+        // Otherwise our copy of the children's end goes here: once they are gone, dealing fails instead of waiting.
     }
     drop(events);
     crew.await_ready()?;
+    if let (Some(killing), Some(every)) = (&mut crew.killing, plan.kill_every) {
+        killing.killer = Killer::new(every, plan.seed);
+    }
 
     let stop = Arc::new(AtomicBool::new(!crew.failures.is_empty()));
     let start = Instant::now();
@@ -106,6 +136,9 @@ pub(crate) fn run(plan: &Plan) -> Result<Replayed> {
         let tally = crew.sum();
         if !crew.failures.is_empty() {
             stop.store(true, Ordering::Relaxed);
+        }
+        if !crew.failures.is_empty() || !crew.is_working() {
+            crew.killing = None;
         }
         if crew.is_working() || seconds == 0.0 {
             let now = start.elapsed().as_secs_f64();
@@ -128,21 +161,35 @@ pub(crate) fn run(plan: &Plan) -> Result<Replayed> {
     for member in &mut crew.members {
         let done = member.done.take().unwrap_or_default();
         match member.kind {
-            ChildKind::Worker => lookups.merge(&done),
             ChildKind::Scheduler => scheduler = Some((member.latest.clone(), done)),
+            _ => lookups.merge(&done),
         }
     }
-    Ok(Replayed { tally: crew.sum(), lookups, scheduler, endless, seconds, timeline })
+    let tally = crew.sum();
+    let killed_requests = endless.requests.saturating_sub(tally.requests);
+    Ok(Replayed { tally, lookups, scheduler, endless, seconds, timeline, deaths: crew.deaths, killed_requests })
+}
+
+/// What it takes to kill workers and to start them again (P6).
+struct Killing<'p> {
+    killer: Killer,
+    plan: &'p Plan,
+    /// The end of the queue that is their standard input.
+    queue: OwnedFd,
+    events: EventSender<(usize, Heard)>,
 }
 
 /// All children.
-struct Crew {
+struct Crew<'p> {
     members: Vec<Member>,
     heard: Receiver<(usize, Heard)>,
     failures: Vec<String>,
+    deaths: Vec<(u32, u32)>,
+    workers: u32,
+    killing: Option<Killing<'p>>,
 }
 
-impl Crew {
+impl Crew<'_> {
     fn start(
         &mut self,
         plan: &Plan,
@@ -151,24 +198,28 @@ impl Crew {
         queue: &OwnedFd,
         events: &EventSender<(usize, Heard)>,
     ) -> Result<()> {
-        let name = match kind {
-            ChildKind::Worker => format!("worker {number}"),
-            ChildKind::Scheduler => "scheduler".to_owned(),
-        };
+        let name = if kind == ChildKind::Scheduler { "scheduler".to_owned() } else { format!("worker {number}") };
         let engine = format!("{}-{}", plan.engine_prefix, name.replace(' ', "-"));
-        let order = ChildOrder { engine, kind: plan.kind.clone(), region: plan.region.clone() };
-        let program = std::env::current_exe().context("this program's own path")?;
-        let mut child = Command::new(program)
-            .arg(kind.argument())
-            .arg(serde_json::to_string(&order)?)
-            .arg(&plan.region)
+        let says_all = plan.kill_every.is_some();
+        let order = ChildOrder { engine, kind: plan.kind.clone(), says_all, block: None, region: plan.region.clone() };
+        let mut child = command(kind, &order)?
             .stdin(queue.try_clone().context("the children's end of the queue")?)
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting {name}"))?;
         let output = child.stdout.take();
         let index = self.members.len();
-        self.members.push(Member { name, kind, child, latest: Tally::default(), done: None, ended: false });
+        self.members.push(Member {
+            name,
+            kind,
+            number,
+            joined: None,
+            killed: false,
+            child,
+            latest: Tally::default(),
+            done: None,
+            ended: false,
+        });
         let events = events.clone();
         std::thread::spawn(move || {
             for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
@@ -191,11 +242,7 @@ impl Crew {
         let mut ready = 0;
         while ready < self.members.len() && self.failures.is_empty() {
             let Some((index, heard)) = self.next()? else { break };
-            if let Heard::Said(Message::Ready { session }) = &heard {
-                let member = &self.members[index];
-                eprintln!("{}: pid {}, session {session}", member.name, member.child.id());
-                ready += 1;
-            }
+            ready += usize::from(matches!(heard, Heard::Said(Message::Ready { .. })));
             self.take(index, heard)?;
         }
         Ok(())
@@ -210,13 +257,39 @@ impl Crew {
 
     /// The next event; `None` when all children have ended.
     fn next(&mut self) -> Result<Option<(usize, Heard)>> {
-        loop {
-            match self.heard.recv_timeout(PATIENCE) {
+        let mut quiet = Instant::now();
+        while self.members.iter().any(|member| !member.ended) {
+            self.kill_one_if_due()?;
+            let patience = PATIENCE.saturating_sub(quiet.elapsed());
+            let wait = self.killing.as_ref().map_or(patience, |killing| killing.killer.left().min(patience));
+            match self.heard.recv_timeout(wait) {
                 Ok(event) => return Ok(Some(event)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => self.kill_the_silent()?,
+                Err(RecvTimeoutError::Timeout) if quiet.elapsed() < PATIENCE => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.kill_the_silent()?;
+                    quiet = Instant::now();
+                }
             }
         }
+        Ok(None)
+    }
+
+    /// Kills the worker whose turn it is, if it is time (P6).
+    fn kill_one_if_due(&mut self) -> Result<()> {
+        let Some(killing) = &mut self.killing else { return Ok(()) };
+        let can_die = |member: &&Member| {
+            let busy = member.joined.is_some() && member.done.is_none();
+            member.kind == ChildKind::Worker && busy && !member.killed && !member.ended
+        };
+        let candidates: Vec<u32> = self.members.iter().filter(can_die).map(|member| member.number).collect();
+        let Some(number) = killing.killer.victim(&candidates, self.workers) else { return Ok(()) };
+        if let Some(at) = self.members.iter().position(|member| can_die(&member) && member.number == number) {
+            let member = &mut self.members[at];
+            member.child.kill().with_context(|| format!("killing {}", member.name))?;
+            member.killed = true;
+        }
+        Ok(())
     }
 
     /// Nothing was heard from anybody for too long (P4).
@@ -231,12 +304,17 @@ impl Crew {
     fn take(&mut self, index: usize, heard: Heard) -> Result<()> {
         let member = &mut self.members[index];
         match heard {
-            Heard::Said(Message::Ready { .. }) => {}
+            Heard::Said(Message::Ready { session, epoch }) => {
+                eprintln!("{}: pid {}, session {session}", member.name, member.child.id());
+                member.joined = Some((session, epoch));
+            }
             Heard::Said(Message::Progress(tally)) => member.latest = tally,
             Heard::Said(Message::Done { tally, lookups }) => {
                 member.latest = tally;
                 member.done = Some(lookups);
             }
+            // It may have been killed in the middle of a word.
+            Heard::Garbled(_) if member.killed => {}
             Heard::Garbled(problem) => {
                 self.failures.push(format!("{} said something that is not understood: {problem}", member.name));
             }
@@ -244,12 +322,29 @@ impl Crew {
                 let pid = member.child.id();
                 let status = member.child.wait().with_context(|| member.name.clone())?;
                 member.ended = true;
+                if member.killed && status.signal() == Some(Signal::SIGKILL as i32) {
+                    return self.start_again(index);
+                }
                 if member.done.is_none() || !status.success() {
                     let failure = format!("{} (pid {pid}) died: {status}", member.name);
                     eprintln!("{failure}");
                     self.failures.push(failure);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A killed worker has gone; unless it was done, the next one takes its place in the queue.
+    fn start_again(&mut self, index: usize) -> Result<()> {
+        let member = &self.members[index];
+        let (Some(session), None) = (member.joined, &member.done) else { return Ok(()) };
+        eprintln!("{} (pid {}, session {}) was killed", member.name, member.child.id(), session.0);
+        let number = member.number;
+        self.deaths.push(session);
+        if let Some(killing) = self.killing.take() {
+            self.start(killing.plan, ChildKind::Worker, number, &killing.queue, &killing.events)?;
+            self.killing = Some(killing);
         }
         Ok(())
     }
@@ -277,11 +372,8 @@ fn deal(
     mut scheduler: Option<Sender>,
     stop: Arc<AtomicBool>,
 ) -> Result<JoinHandle<Result<EndlessCache>>> {
-    let requests = plan.source.requests()?;
-    let limit = match plan.source {
-        Source::Chat { seconds, .. } => Some(Duration::from_secs_f64(seconds)),
-        Source::Trace(_) => None,
-    };
+    let requests = plan.requests()?;
+    let limit = plan.seconds.map(Duration::from_secs_f64);
     Ok(std::thread::spawn(move || {
         let start = Instant::now();
         let mut endless = EndlessCache::default();

@@ -22,7 +22,7 @@ pub(crate) fn main(order: &ChildOrder) -> Result<()> {
     let mut queue = Receiver::from_stdin()?;
     let (mut tally, mut lookups) = (Tally::default(), Histogram::default());
     let mut objects = Vec::new();
-    Message::Ready { session: session.index() }.say()?;
+    Message::Ready { session: session.index(), epoch: session.epoch() }.say()?;
     while let Some(ids) = queue.next()? {
         objects.clear();
         objects.extend(ids.iter().map(|id| ObjectId::new(namespace, digest_of(*id))));

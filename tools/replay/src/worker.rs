@@ -36,11 +36,11 @@ pub(crate) fn main(order: &ChildOrder) -> Result<()> {
     let session = region.session(&order.engine, Role::Worker)?;
     let mut worker = Worker::new(order, &region, &session)?;
     let mut queue = Receiver::from_stdin()?;
-    Message::Ready { session: session.index() }.say()?;
+    Message::Ready { session: session.index(), epoch: session.epoch() }.say()?;
     let (mut said, mut beat) = (Instant::now(), Instant::now());
     while let Some(ids) = queue.next()? {
         worker.serve(ids).with_context(|| order.engine.clone())?;
-        if said.elapsed() >= PROGRESS {
+        if order.says_all || said.elapsed() >= PROGRESS {
             Message::Progress(worker.tally.clone()).say()?;
             said = Instant::now();
         }
@@ -139,7 +139,8 @@ impl<'s> Worker<'s> {
             wishes.clear();
             wishes.extend((start..end).map(|at| {
                 let parent = at.checked_sub(1).map(|parent| self.objects[parent].prefix);
-                let options = ReserveOptions { depth: at as u32, parent, ..ReserveOptions::default() };
+                let after_hits = loaded as u32;
+                let options = ReserveOptions { depth: at as u32, parent, after_hits, ..ReserveOptions::default() };
                 (self.objects[at], self.block_bytes as u64, options)
             }));
             for (wish, answer) in wishes.iter().zip(self.session.reserve_batch(&wishes)?) {

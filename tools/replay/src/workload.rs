@@ -23,7 +23,7 @@ const OPEN: usize = 48;
 
 /// A small generator with a full period (splitmix64); nothing here needs more.
 #[derive(Debug, Clone)]
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -34,7 +34,7 @@ impl Random {
     }
 
     /// From 0 to `end - 1`.
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 

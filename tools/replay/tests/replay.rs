@@ -3,88 +3,17 @@
 //! Each test has a directory in memory of its own. Full traces are read from the directory that `MARU_TRACES` names, or
 //! from `shared/traces` beside the checkout; where there is neither, those tests say that they were skipped.
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+mod common;
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use maru::layout::image::Image;
 use maru::{Mode, Namespace, ObjectId, OpenOptions, Region, Reserve, ReserveOptions, Role};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-const KEYS: [&str; 16] = [
-    "bytes_moved",
-    "hit_ratio",
-    "hits",
-    "lookup_ns",
-    "references",
-    "refused",
-    "region",
-    "region_id",
-    "requests",
-    "rival",
-    "seconds",
-    "seed",
-    "slots",
-    "stores",
-    "workers",
-    "wrong_bytes",
-];
-
-struct Scratch {
-    directory: tempfile::TempDir,
-}
-
-impl Scratch {
-    fn new() -> Self {
-        Self { directory: tempfile::tempdir_in("/dev/shm").expect("/dev/shm is there and writable") }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn trace(&self, requests: &[Vec<u64>]) -> PathBuf {
-        let line = |(at, ids): (usize, &Vec<u64>)| {
-            let tokens = ids.len() * 512;
-            format!(
-                "{{\"timestamp\": {at}, \"input_length\": {tokens}, \"output_length\": 1, \"hash_ids\": {ids:?}}}\n"
-            )
-        };
-        let text: String = requests.iter().enumerate().map(line).collect();
-        let path = self.path("trace.jsonl");
-        std::fs::write(&path, text).expect("write");
-        path
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_maru-replay"));
-        command.arg("--region").arg(self.path("region"));
-        command
-    }
-
-    /// Runs with `--json` and reads the object; panics unless all went well.
-    fn json(&self, trace: &Path, flags: &[&str]) -> Value {
-        let output = self.command().arg("--json").arg("--trace").arg(trace).args(flags).output().expect("started");
-        assert!(output.status.success(), "{}: {}", output.status, stderr(&output));
-        json(&output)
-    }
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn json(output: &Output) -> Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    let value: Value = serde_json::from_str(text.lines().last().expect("a last line")).expect("JSON");
-    let found: Vec<_> = value.as_object().expect("an object").keys().map(String::as_str).collect();
-    assert_eq!(found, KEYS);
-    value
-}
-
-fn number(value: &Value, key: &str) -> u64 {
-    value[key].as_u64().unwrap_or_else(|| panic!("{key} of {value}"))
-}
+use common::{Scratch, json, number, stderr, traces};
 
 /// Requests whose leading runs are 0, 3, 0, 2, 0, 3 and 4: 12 of 21 references, 6 distinct blocks.
 fn small() -> (Vec<Vec<u64>>, u64, u64, u64) {
@@ -311,7 +240,7 @@ fn without_a_trace_it_chats_and_ends_with_what_to_type_next() {
     }
     let rival = text.lines().find(|line| line.starts_with("128 keys in ")).expect("the rival's line");
     assert!(rival.contains(" us; LMDB ") && rival.ends_with(" us"), "{rival}");
-    let next = format!("maru-inspect stat {}", scratch.path("region").display());
+    let next = format!("maru-inspect watch {}", scratch.path("region").display());
     // By its path where it lies beside the program, by its name where it does not.
     assert!(text.lines().last().is_some_and(|line| line.ends_with(&next)), "{text}");
     assert!(stderr(&output).contains("worker 1: pid ") && stderr(&output).contains("scheduler: pid "));
@@ -333,18 +262,46 @@ fn help_teaches_and_version_says_whether_steps_are_in() {
         assert!(help.contains(words), "{words}");
     }
     assert!(!help.contains("__worker"));
-    let steps = if maru::step::enabled() { "steps: on" } else { "steps: off" };
-    assert!(run("--version").contains(steps));
+    // Programs that are timed say that nothing of the tests is in them; an ordinary build has `steps` off.
+    let version = run("--version");
+    let steps = if cfg!(feature = "steps") || maru::step::enabled() { "steps: on" } else { "steps: off" };
+    assert_eq!(version.lines().collect::<Vec<_>>(), [concat!("maru-replay ", env!("CARGO_PKG_VERSION")), steps]);
 }
 
-fn traces() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let directory = std::env::var_os("MARU_TRACES").map_or(beside, PathBuf::from);
-    let found = directory.join("conversation_trace.jsonl").exists();
-    if !found {
-        eprintln!("SKIPPED: no conversation_trace.jsonl in {}; name its directory in MARU_TRACES", directory.display());
+#[test]
+fn what_is_stored_says_where_it_belongs() {
+    let scratch = Scratch::new();
+    // Blocks 1 to 3 found nothing before them; 4 found three.
+    let trace = scratch.trace(&[vec![1, 2, 3], vec![1, 2, 3, 4]]);
+    scratch.json(&trace, &["--slots", "4000", "--no-rival"]);
+    let bytes = std::fs::read(scratch.path("region")).expect("the region");
+    let image = Image::read(&bytes).expect("a region");
+    let prefix = |block: u64| -> [u8; 32] {
+        Sha256::new().chain_update(b"maru-replay block 1").chain_update(block.to_le_bytes()).finalize().into()
+    };
+    let mut dues = Vec::new();
+    for block in 1..=4u64 {
+        let replica = image.ready_replicas().find(|replica| replica.key.prefix == prefix(block)).expect("it is there");
+        let body = image.record(replica.slot).expect("a record").body;
+        assert_eq!(u64::from(body.depth), block - 1);
+        let parent = if block == 1 { [0; 8] } else { *prefix(block - 1).first_chunk().expect("eight of 32 bytes") };
+        assert_eq!(body.parent_hint, u64::from_le_bytes(parent), "block {block}");
+        dues.push(image.access_byte(0, replica.slot).expect("an access byte") & 0x7F);
     }
-    found.then_some(directory)
+    // What is found behind a shared prefix is due 15 epochs sooner; the rest of one epoch is due together.
+    assert_eq!((dues[0], dues[1], dues[2] - dues[3]), (dues[1], dues[2], 15), "{dues:?}");
+}
+
+#[test]
+fn at_a_tenth_of_the_blocks_it_finds_more_than_lru() {
+    let Some(directory) = traces() else { return };
+    let scratch = Scratch::new();
+    let flags = ["--block-bytes", "256", "--slots", "18279", "--no-rival"];
+    let found = scratch.json(&directory.join("conversation_trace.jsonl"), &flags);
+    let ratio = found["hit_ratio"].as_f64().expect("a number");
+    // LRU gives 27.84 %, and this policy without `after_hits` 27.83 %.
+    assert!((0.2795..0.285).contains(&ratio), "{ratio}");
+    assert_eq!((number(&found, "refused"), number(&found, "wrong_bytes")), (0, 0));
 }
 
 #[test]

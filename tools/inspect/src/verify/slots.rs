@@ -1,12 +1,13 @@
 //! Slot words, the records of ready slots, owners, and the bitmap.
 
 use maru_layout::object::record_is_sealed;
-use maru_layout::record::SlotRecord;
+use maru_layout::record::{BodyLine, SlotRecord};
 use maru_layout::word::{MAX_GENERATION, SessionState, SlotState, SlotWord};
 
 use super::{Examiner, Judged, Look, Notes, Spot, Stop, Suspects, read};
 use crate::findings::Severity::{Damage, Info, Leftover};
 use crate::life::Life;
+use crate::source::ReadError;
 
 /// Slots of a bitmap word.
 const WORD: u32 = 64;
@@ -123,6 +124,36 @@ impl Examiner<'_> {
         notes.done()
     }
 
+    /// A block of a namespace with a budget has a token of that budget, and the token names it.
+    fn judge_token(
+        &self,
+        slot: u32,
+        word: SlotWord,
+        body: &BodyLine,
+        place: &str,
+        notes: &mut Notes,
+    ) -> Result<(), ReadError> {
+        let geometry = self.image.geometry();
+        if body.generation != word.generation() || body.namespace_row >= geometry.namespace_count {
+            return Ok(());
+        }
+        let row = self.image.row(body.namespace_row)?;
+        let Some(budget) = row.budget_slots.checked_sub(1) else { return Ok(()) };
+        let range = u64::from(row.first_token)..u64::from(row.first_token).saturating_add(budget);
+        let token = body.budget_token.checked_sub(1).filter(|token| range.contains(&u64::from(*token)));
+        let found = match token {
+            None => "no token of its namespace's budget".to_owned(),
+            Some(token) if token >= geometry.token_count => return Ok(()),
+            Some(token) => match self.image.token(token)? {
+                named if named.is_of(slot, word.generation()) => return Ok(()),
+                named => format!("token {token}, which is {named:?}"),
+            },
+        };
+        let text = format!("{place}: {found}: its namespace holds more than its budget");
+        notes.add(Damage, "budget_token", place, found, "a token that names it", text);
+        Ok(())
+    }
+
     fn judge_ready(&self, slot: u32, record: &SlotRecord) -> Judged {
         let SlotRecord { identity, body } = record;
         let word = SlotWord(identity.word);
@@ -133,6 +164,7 @@ impl Examiner<'_> {
             let text = format!("{place}: {word:?}; a ready slot has no writer");
             notes.add(Damage, "slot_owner", &place, "device bit", "no writer", text);
         }
+        self.judge_token(slot, word, body, &place, &mut notes)?;
         if identity.length == 0 || u64::from(identity.length) > size {
             let (found, wanted) = (identity.length.to_string(), format!("1 to {size}"));
             let text = format!("{place}: ready with a length of {found} bytes, wanted {wanted}");

@@ -211,6 +211,16 @@ impl Examiner<'_> {
                         let text = format!("{place}: a registered namespace is at generation 0, wanted 1 or more");
                         notes.add(Damage, "namespace_row", &place, "generation 0", "1 or more", text);
                     }
+                    if let Some(budget) = row.budget_slots.checked_sub(1) {
+                        let (first, tokens) = (u64::from(row.first_token), self.image.geometry().token_count);
+                        if first.saturating_add(budget) > tokens.into() {
+                            let (found, wanted) = (format!("{first}+{budget}"), format!("within {tokens}"));
+                            let text = format!(
+                                "{place}: tokens {found} of a budget, wanted {wanted}; nothing is stored there"
+                            );
+                            notes.add(Damage, "namespace_budget", &place, found, wanted, text);
+                        }
+                    }
                     notes.padding(&format!("{place} text padding"), &row.text[text.len()..]);
                     notes.padding(&format!("{place} reserved0"), &row.reserved0.to_le_bytes());
                     notes.padding(&format!("{place} reserved1"), &row.reserved1);
