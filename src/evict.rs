@@ -219,11 +219,25 @@ impl<R: Regime> Engine<R> {
             return;
         };
         let clock = &self.tables.control().clocks[index];
-        let due = epoch(clock, &classes[index]) + LIFETIME - if tail { TAIL_SOONER } else { 0 };
+        let now = epoch(clock, &classes[index]);
+        let due = now + LIFETIME - if tail { TAIL_SOONER } else { 0 };
         step!(EvictTick);
         clock.stores.fetch_add(1, Ordering::Relaxed);
+        let horizon = self.keep_up(clock, now);
         step!(StoreDue);
-        self.tables.access(slot).store(due_byte(due, horizon_of(clock)), Ordering::Relaxed);
+        self.tables.access(slot).store(due_byte(due, horizon), Ordering::Relaxed);
+    }
+
+    /// The horizon, near enough to the present that what is stored now can say when it is due. Where namespaces make room
+    /// from their own, no hand passes all slots, and nothing else moves it.
+    fn keep_up(&self, clock: &Clock, now: u64) -> u64 {
+        let (horizon, least) = (horizon_of(clock), (now + LIFETIME).saturating_sub(FURTHEST));
+        if horizon >= least {
+            return horizon;
+        }
+        step!(EvictHorizon);
+        clock.horizon.store(least - FIRST_HORIZON, Ordering::Relaxed);
+        least
     }
 
     /// A token of the namespace that nobody has spent, or one whose slot was evicted for it (T4).

@@ -90,7 +90,7 @@ impl<R: Regime> Engine<R> {
         let copied = self.copy_and_check(held, key, buffer, verify);
         if copied.is_err() {
             // Bytes that do not count are nobody's to look at.
-            buffer.fill(0);
+            bytemuck::fill_zeroes(buffer);
         }
         copied
     }
