@@ -12,9 +12,11 @@
 //! | `peers.rs` | policies of other crates |
 //! | `slots.rs` | Maru's policy, with the data that a region has and no other |
 //! | `clock.rs` | simpler policies over the same slots, which lost |
+//! | `admission.rs` | the library's admission hook in front of Maru's policy |
 //! | `contest.rs` | who competes, at which sizes |
 //! | `table.rs`, `picture.rs` | what is shown |
 
+mod admission;
 mod clock;
 mod contest;
 mod optimum;
@@ -72,8 +74,10 @@ fn options(mut words: impl Iterator<Item = String>) -> Result<Option<Options>, S
 fn run(options: &Options) -> Result<(), String> {
     let traces = trace::NAMES.map(|name| trace::Trace::read(&options.traces, name));
     let [conversation, synthetic] = traces;
-    let contest = Contest::hold(&[conversation?, synthetic?], |name| eprintln!("{name}"));
-    let table = table::markdown(&contest);
+    let traces = [conversation?, synthetic?];
+    let contest = Contest::hold(&traces, |name| eprintln!("{name}"));
+    let admitted = admission::measure(&traces, |name| eprintln!("admission: {name}"))?;
+    let table = table::markdown(&contest, &admitted);
     println!("{table}");
     if options.write {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -83,7 +87,7 @@ fn run(options: &Options) -> Result<(), String> {
         eprintln!("written: README.md and policies.svg in {}", here.display());
     }
     if options.json {
-        println!("{}", table::json(&contest));
+        println!("{}", table::json(&contest, &admitted));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::admission::Admitted;
 use crate::contest::{Contest, Kind, LRU, PERCENT, Row};
 
 pub(crate) const BEGIN: &str = "<!-- policies:begin -->";
@@ -54,7 +55,7 @@ fn relative(ours: usize, theirs: usize) -> f64 {
 }
 
 /// All tables.
-pub(crate) fn markdown(contest: &Contest) -> String {
+pub(crate) fn markdown(contest: &Contest, admitted: &[Admitted]) -> String {
     let mut text = String::from("Hits in leading runs, % of references; in parentheses the crate.\n\n");
     head(&mut text, contest, "policy");
     for row in contest.rows.iter().filter(|row| row.kind != Kind::Variant) {
@@ -75,6 +76,15 @@ pub(crate) fn markdown(contest: &Contest) -> String {
     for row in contest.rows.iter().filter(|row| matches!(row.kind, Kind::Ours | Kind::Variant)) {
         of_row(&mut text, contest, row);
     }
+    text.push_str("\nThe admission hook in front of Maru's policy: hits, and after them blocks written, both in % of references:\n\n");
+    head(&mut text, contest, "stored is");
+    for rule in admitted {
+        line(&mut text, contest, rule.name, |side, size| {
+            let (hits, stored) = rule.counts[side][size];
+            let share = |count: usize| count as f64 * 100.0 / contest.sides[side].references as f64;
+            format!("{:.2} / {:.0}", share(hits), share(stored))
+        });
+    }
     text.push('\n');
     for side in &contest.sides {
         let _ = writeln!(
@@ -91,7 +101,7 @@ pub(crate) fn markdown(contest: &Contest) -> String {
 }
 
 /// Every count.
-pub(crate) fn json(contest: &Contest) -> Value {
+pub(crate) fn json(contest: &Contest, admitted: &[Admitted]) -> Value {
     let traces: Vec<Value> = contest
         .sides
         .iter()
@@ -105,7 +115,9 @@ pub(crate) fn json(contest: &Contest) -> Value {
         .iter()
         .map(|row| json!({ "name": row.name.trim_matches('*'), "crate": row.whose, "hits": row.hits }))
         .collect();
-    json!({ "percent": PERCENT, "traces": traces, "policies": policies })
+    let admission: Vec<Value> =
+        admitted.iter().map(|rule| json!({ "stored": rule.name, "hits_and_stores": rule.counts })).collect();
+    json!({ "percent": PERCENT, "traces": traces, "policies": policies, "admission": admission })
 }
 
 /// The document with `table` between its marks.
