@@ -385,10 +385,11 @@ impl<R: Regime> Engine<R> {
     /// Which of these lives a session that is not proven dead protects, by one look over all cells. Who is found dead is
     /// recovered on the way, which voids its leases.
     fn leased_of(&self, lives: impl Iterator<Item = (u32, SlotWord)>) -> Vec<bool> {
-        let lives: HashMap<u32, (usize, SlotWord)> =
-            lives.enumerate().map(|(at, (slot, word))| (slot, (at, word))).collect();
-        // No slot comes twice.
+        let lives: Vec<(u32, SlotWord)> = lives.collect();
         let mut leased = vec![false; lives.len()];
+        // A slot may come twice, in two of its lives, where it was looked at twice: only the later one can be leased.
+        let lives: HashMap<u32, (usize, SlotWord)> =
+            lives.into_iter().enumerate().map(|(at, (slot, word))| (slot, (at, word))).collect();
         let mut dead = None;
         self.visit_leases(|session, index, cell| {
             let Some((at, word)) = lives.get(&cell.slot()) else { return ControlFlow::Continue(()) };
