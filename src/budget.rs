@@ -12,8 +12,10 @@
 //!   decides.
 //! * T3: whoever reads a token sees its slot at least as it was claimed (\[token]): the claim comes before the swap that
 //!   named it. So "another generation" always means a later one.
-//! * T4: a store that finds every token spent evicts from its own namespace, by walking its tokens, and never costs
-//!   another namespace a block.
+//! * T4: a store that finds every token spent evicts from its own namespace, by walking its tokens. As long as the budgets
+//!   of a pool add up to no more than its slots of each class, that costs no other namespace a block; where they do not,
+//!   or where the slot that came free is of too small a class or is taken by somebody else first, the pool's own eviction
+//!   follows.
 //!
 //! A refusal looks at [`LOOK`] tokens at most, and the next one goes on where it ended.
 
@@ -48,8 +50,8 @@ impl<R: Regime> Engine<R> {
         let (budget, first) = self.tables.row(row).budget();
         let count = budget.checked_sub(1)?;
         let tokens = u64::from(self.tables.geometry().token_count);
-        let (first, count) = (u64::from(first), count.min(tokens));
-        if first + count > tokens {
+        let first = u64::from(first);
+        if first.saturating_add(count) > tokens {
             // Bytes of the region: no token is looked at, and so nothing is stored under this name.
             self.damage();
             return Some(Purse { row, first: 0, count: 0 });
@@ -62,7 +64,7 @@ impl<R: Regime> Engine<R> {
         let Some((slot, _)) = token.names() else { return false };
         let Some(record) = self.tables.slot_checked(slot) else {
             self.damage();
-            return false;
+            return true;
         };
         let word = record.word();
         token.is_of(slot, word.generation()) && !word.is(SlotState::Free)

@@ -75,6 +75,8 @@ pub(crate) struct Engine<R: Regime> {
     pub(crate) claims: process::AtomicU64,
     /// Where the next search among a namespace's tokens starts, by row.
     pub(crate) token_hands: [process::AtomicU64; TOKEN_HANDS],
+    /// When a namespace's tokens were last looked through in vain, milliseconds + 1.
+    pub(crate) whole_budget_look_ms: process::AtomicU64,
     /// Reservations neither committed nor aborted.
     pub(crate) open_reservations: process::AtomicU64,
     regime: PhantomData<R>,
@@ -97,6 +99,7 @@ impl<R: Regime> Engine<R> {
             eviction: Eviction::default(),
             claims: process::AtomicU64::new(0),
             token_hands: [const { process::AtomicU64::new(0) }; TOKEN_HANDS],
+            whole_budget_look_ms: process::AtomicU64::new(0),
             open_reservations: process::AtomicU64::new(0),
             regime: PhantomData,
         }

@@ -92,15 +92,16 @@ enum Found {
 }
 
 impl<R: Regime> Engine<R> {
-    /// Frees slots of `class`, if anything of it can be evicted; whether there may be room now.
-    pub(crate) fn make_room(&self, class_index: usize, class: &SlotClass) -> bool {
+    /// Frees slots of `class`, if anything of it can be evicted; whether there may be room now. `any` room will do: also a
+    /// slot that was free before.
+    pub(crate) fn make_room(&self, class_index: usize, class: &SlotClass, any: bool) -> bool {
         // Twice around is enough: the first time what was read is renewed, and the horizon moves.
         let mut left = LOOK.min(class.slot_count.saturating_mul(2).max(BATCH as u32));
         let mut later: Vec<Victim> = Vec::with_capacity(BATCH);
         let mut read: Option<HashSet<u32>> = None;
         while left > 0 {
             // `None`: a slot came free, or was free, on the way.
-            let Some(mut due) = self.sweep(class_index, class, &mut left, &mut later) else { return true };
+            let Some(mut due) = self.sweep(class_index, class, any, &mut left, &mut later) else { return true };
             if let Some(read) = &read {
                 // They come last: their reader may be dead.
                 let (unlikely, likely) = due.into_iter().partition(|victim| read.contains(&victim.slot));
@@ -123,7 +124,8 @@ impl<R: Regime> Engine<R> {
 
     /// Evicts the one of `victims` that is due first and that nobody reads; false where all are read.
     fn evict_first(&self, mut victims: Vec<Victim>) -> bool {
-        // A small class is passed more than once.
+        // A small class is passed more than once; the later look counts.
+        victims.reverse();
         victims.sort_by_key(|victim| victim.slot);
         victims.dedup_by_key(|victim| victim.slot);
         victims.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
@@ -135,11 +137,12 @@ impl<R: Regime> Engine<R> {
     }
 
     /// Moves the hand over slots of `class` until it has passed some that are due, and returns those; `later` gathers
-    /// those that are not. `None` as soon as it meets a free slot, or frees one that was no block.
+    /// those that are not. `None`, where `any` room will do, as soon as it meets a free slot, or frees one that was no block.
     fn sweep(
         &self,
         class_index: usize,
         class: &SlotClass,
+        any: bool,
         left: &mut u32,
         later: &mut Vec<Victim>,
     ) -> Option<Vec<Victim>> {
@@ -150,9 +153,9 @@ impl<R: Regime> Engine<R> {
             *left = left.saturating_sub(stride);
             step!(EvictHand);
             // ORDERING: Relaxed, all of a clock's words: hints.
-            let from = clock.hand.fetch_add(stride.into(), Ordering::Relaxed);
             let slots = u64::from(class.slot_count);
-            if from / slots != (from + u64::from(stride)) / slots {
+            let from = clock.hand.fetch_add(stride.into(), Ordering::Relaxed) % slots;
+            if from + u64::from(stride) >= slots {
                 self.end_pass(clock);
             }
             let horizon = horizon_of(clock);
@@ -165,7 +168,7 @@ impl<R: Regime> Engine<R> {
                     Found::Nothing => {}
                 }
             }
-            if room {
+            if room && any {
                 return None;
             }
         }
@@ -253,7 +256,12 @@ impl<R: Regime> Engine<R> {
                 if !self.is_spent(unspent.seen) {
                     return Some(unspent);
                 }
-                found.extend(self.block_of(unspent.seen).map(|victim| (unspent, victim)));
+                match self.block_of(unspent.seen) {
+                    Some(victim) => found.push((unspent, victim)),
+                    // Brought home on the way.
+                    None if !self.is_spent(unspent.seen) => return Some(unspent),
+                    None => {}
+                }
                 None
             });
             if free.is_some() {
@@ -295,7 +303,7 @@ impl<R: Regime> Engine<R> {
             return;
         }
         for _ in 0..BATCHES_A_LOOK {
-            if free >= share(high) || !self.make_room(index, class) {
+            if free >= share(high) || !self.make_room(index, class, false) {
                 break;
             }
             free = self.free_by_bitmap(class);
@@ -373,10 +381,8 @@ impl<R: Regime> Engine<R> {
     /// Slots that leases protect, of whatever life, by one look over all cells: advice.
     fn slots_being_read(&self) -> HashSet<u32> {
         let mut slots = HashSet::new();
-        self.visit_leases(|session, index, cell| {
-            if !self.has_lapsed(session, index, cell) {
-                slots.insert(cell.slot());
-            }
+        self.visit_leases(|_, _, cell| {
+            slots.insert(cell.slot());
             ControlFlow::Continue(())
         });
         slots

@@ -81,7 +81,7 @@ impl Region {
         // ORDERING: AcqRel, for the kernel's lock: its taker sees what the last holder did before it let go.
         self.locks[index as usize].compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         let attaching = self.engine(Me::new(index, SessionWord(0), 0), &Arc::default());
-        match attaching.attach_entry(HOST, true, &SessionEntry::zeroed()) {
+        match attaching.attach_entry(HOST, self.tables.session(index).word(), true, &SessionEntry::zeroed()) {
             Some(live) => Some(self.session(index, live)),
             None => {
                 self.locks[index as usize].store(false, Ordering::Release);

@@ -277,7 +277,7 @@ impl<R: Regime> Engine<R> {
             .map(|lines| {
                 let (budget, first) = lines.budget();
                 // Bytes of the region; a sum beyond the section leaves nothing to deal.
-                u64::from(first).saturating_add(budget.saturating_sub(1))
+                budget.checked_sub(1).map_or(0, |slots| u64::from(first).saturating_add(slots))
             })
             .max()
             .unwrap_or(0);

@@ -376,19 +376,33 @@ impl<R: Regime> Engine<R> {
         if let Some(unspent) = found {
             return Ok(unspent);
         }
-        // What the dead still held is freed by whoever is blocked by it.
-        let recovered = self.recover_all_dead().1 > 0;
-        let unspent = if recovered { self.find_token(purse) } else { None };
-        unspent.ok_or(NotGranted::Refused(Why::OverBudget))
+        // A whole look, once in a while: what the dead held, what drained, what an ended generation left, and all tokens.
+        let last = self.whole_budget_look_ms.load(process::Ordering::Relaxed);
+        let now = self.world.now_ms() + 1;
+        if last != 0 && now.saturating_sub(last) <= FULL_LOOK_MS {
+            return Err(NotGranted::Refused(Why::OverBudget));
+        }
+        self.recover_all_dead();
+        #[cfg(not(maru_loom))]
+        self.retire_ended_in(0..self.tables.geometry().slot_count);
+        self.free_drained_in(0..self.tables.geometry().slot_count);
+        let found = self.walk(purse, u32::MAX, |unspent| (!self.is_spent(unspent.seen)).then_some(unspent));
+        if found.is_none() {
+            self.whole_budget_look_ms.store(now, process::Ordering::Relaxed);
+        }
+        found.ok_or(NotGranted::Refused(Why::OverBudget))
     }
 
     /// Spends a token on a claimed slot, another one where somebody was quicker. Without one the claim is given back.
     fn pay(&self, purse: Purse, unspent: Unspent, slot: u32, claiming: SlotWord) -> Result<u32, NotGranted> {
         let mut next = Some(unspent);
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let Some(unspent) = next else { break };
             if self.spend(unspent, slot, claiming) {
                 return Ok(unspent.index + 1);
+            }
+            if round + 1 == ROUNDS {
+                break;
             }
             next = if self.eviction.on { self.token_by_eviction(purse) } else { self.find_token(purse) };
         }
@@ -417,7 +431,7 @@ impl<R: Regime> Engine<R> {
         for (index, class) in fitting() {
             // Others store, too: a slot that was freed here may be taken by one of them.
             for _ in 0..EVICT_ROUNDS {
-                if !self.make_room(index, class) {
+                if !self.make_room(index, class, true) {
                     break;
                 }
                 if let Some(claimed) = self.claim_by_bitmap(index, class, device) {

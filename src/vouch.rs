@@ -38,7 +38,7 @@ impl<R: Regime> Engine<R> {
         // An entry that is not filled in names its host by the tag alone, which entries that are filled in explain.
         let tags: Vec<u32> = holders
             .iter()
-            .filter(|(_, word, facts)| filled(word) && name.names(facts, word.host_tag()))
+            .filter(|(_, word, facts)| filled(word) && facts.boot_id != *here && name.names(facts, word.host_tag()))
             .map(|(_, word, _)| word.host_tag())
             .collect();
         let mut report = HostRecovery::default();

@@ -24,12 +24,18 @@ impl<R: Regime> Engine<R> {
     /// Steps 2 to 5 for the entry `self.me.index`, whose life lock the caller holds. `None` when the entry was taken
     /// meanwhile or cannot be judged; the caller tries another one.
     ///
-    /// `judged` says that the last holder ran on this host (or that its host is vouched dead), so that holding the
-    /// lock proves its death.
-    pub(crate) fn attach_entry(&self, host_tag: u32, judged: bool, facts: &SessionEntry) -> Option<SessionWord> {
+    /// `judged` says that the holder under `found`, the word that was looked at with the lock in hand, ran on this host, so
+    /// that holding the lock proves its death. Whoever came since is not judged by it.
+    pub(crate) fn attach_entry(
+        &self,
+        host_tag: u32,
+        found: SessionWord,
+        judged: bool,
+        facts: &SessionEntry,
+    ) -> Option<SessionWord> {
         let index = self.me.index;
         let entry = self.tables.session(index);
-        let mut word = entry.word();
+        let mut word = found;
         if !word.is(SessionState::Free) {
             if !judged || word.state().is_none() {
                 return None;

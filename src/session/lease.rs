@@ -57,6 +57,15 @@ impl<'s> Lease<'s> {
     /// [`LoadError::Expired`] when the lease lapsed meanwhile, [`LoadError::Damaged`] when the bytes are not those that
     /// were stored, [`LoadError::Length`] when the buffer is not exactly [`Lease::len`] bytes long.
     pub fn read_into(&self, buffer: &mut [u8], verify: Verify) -> Result<(), LoadError> {
+        let read = self.read_checked(buffer, verify);
+        if read.is_err() {
+            // Bytes that do not count are nobody's to look at.
+            bytemuck::fill_zeroes(buffer);
+        }
+        read
+    }
+
+    fn read_checked(&self, buffer: &mut [u8], verify: Verify) -> Result<(), LoadError> {
         self.session.check_bytes()?;
         if buffer.len() != self.len as usize {
             return Err(LoadError::Length { buffer_bytes: buffer.len(), block_bytes: self.len });

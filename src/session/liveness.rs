@@ -96,14 +96,16 @@ impl HostWorld {
         self.host_tag
     }
 
-    /// Whether holding the life lock of `index` proves that the holder of its word is gone.
-    pub(crate) fn judges(&self, index: u32) -> bool {
-        self.decides(index, self.tables.session(index).word())
+    /// The word of `index` now, and whether holding its life lock proves that the holder under *that* word is gone: one
+    /// look for both (D4), since another court's session may take the entry in between.
+    pub(crate) fn judged(&self, index: u32) -> (SessionWord, bool) {
+        let word = self.tables.session(index).word();
+        (word, self.decides(index, word))
     }
 
     /// What can be said about the holder of entry `index`.
     pub(crate) fn liveness(&self, index: u32) -> Liveness {
-        if !self.judges(index) {
+        if !self.judged(index).1 {
             return Liveness::Unknown;
         }
         match self.asker.ask(self.lock_base + u64::from(index)) {

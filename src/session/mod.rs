@@ -159,10 +159,10 @@ impl Session {
                 continue;
             };
             // From here on nobody else moves this entry forward; what it says belongs to the dead.
-            let judged = world.judges(index);
+            let (found, judged) = world.judged(index);
             let me = Me::new(index, maru_layout::word::SessionWord(0), id_low);
             let attaching = Dispatch::new(inner, me, Box::new(inner.world()?), eviction);
-            let Some(word) = on!(attaching, e => e.attach_entry(host_tag, judged, &facts)) else { continue };
+            let Some(word) = on!(attaching, e => e.attach_entry(host_tag, found, judged, &facts)) else { continue };
             let me = Me::new(index, word, id_low);
             let dispatch = Dispatch::new(inner, me, Box::new(inner.world()?), eviction);
             // ORDERING: SeqCst fence: my lock and entry come before this look at the format word; a formatter claims the
@@ -234,13 +234,15 @@ impl Session {
     /// # Errors
     /// As any call.
     pub fn heartbeat(&self) -> Result<u64, CallError> {
+        check_region(&self.inner)?;
+        // A fenced session's pins end, too.
+        self.drop_expired_pins();
         self.check()?;
         if !self.inner.backing.path_still_names_this() {
             crate::region::note_replaced(&self.inner);
             return Err(CallError::Replaced);
         }
         check_size(&self.inner)?;
-        self.drop_expired_pins();
         let beat = &self.inner.tables.session(self.me.index).heartbeat;
         step!(Heartbeat);
         // ORDERING: Relaxed: a number that others watch for change.
@@ -319,9 +321,11 @@ impl Session {
         if !on!(self.dispatch, e => e.check_namespace(&object.namespace))? {
             return Ok(Reserve::Refused(Why::Invalidated));
         }
-        if let Some(limit) = self.options.most_reservations
-            && on!(self.dispatch, e => e.open_reservations.load(process::Ordering::Relaxed)) >= u64::from(limit)
-        {
+        // Counted before it is had, so that threads together stay within the limit.
+        let limit = self.options.most_reservations.map_or(u64::MAX, u64::from);
+        let (set, fetch) = (process::Ordering::Relaxed, process::Ordering::Relaxed);
+        let one_more = |open: u64| (open < limit).then(|| open + 1);
+        if on!(self.dispatch, e => e.open_reservations.fetch_update(set, fetch, one_more)).is_err() {
             return Ok(Reserve::Refused(Why::SessionLimit));
         }
         self.drop_expired_pins();
@@ -333,6 +337,9 @@ impl Session {
             device,
             e.purse(object.namespace.row),
         ));
+        if reserved.is_err() {
+            on!(self.dispatch, e => e.open_reservations.fetch_sub(1, process::Ordering::Relaxed));
+        }
         let (outcome, replica) = match &reserved {
             Ok(claim) => (RecordOutcome::Done, Some((claim.slot, claim.word))),
             Err(NotGranted::Present) => (RecordOutcome::Present, None),

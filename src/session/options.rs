@@ -29,7 +29,8 @@ impl Default for SessionOptions {
 /// What a store does when the region is full, or nearly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Evict {
-    /// Refuse: blocks that are there stay, the new one is skipped.
+    /// Refuse: blocks that are there stay, the new one is skipped. One exception: where both index buckets of a key are
+    /// full, one unread block of theirs makes room, or the key could not be stored at all.
     Never,
     /// Make room for this store.
     WhenFull,

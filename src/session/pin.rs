@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use maru_layout::word::LeaseKind;
 
-use super::{Session, on};
+use super::{Session, check_region, on};
 use crate::{Batch, CallError, LeaseHandle, ObjectId, Release, Why};
 
 /// What a session has pinned.
@@ -33,6 +33,7 @@ impl Session {
     /// # Errors
     /// The call cannot be tried.
     pub fn pin(&self, objects: &[ObjectId], lifetime: Duration) -> Result<Vec<Pin>, CallError> {
+        check_region(&self.inner)?;
         self.drop_expired_pins();
         let until = Instant::now().checked_add(lifetime).unwrap_or_else(far_away);
         let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,6 +58,7 @@ impl Session {
     /// # Errors
     /// The call cannot be tried.
     pub fn unpin(&self, handle: LeaseHandle) -> Result<Release, CallError> {
+        check_region(&self.inner)?;
         let mut pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = pins.held.iter().position(|(held, _)| *held == handle) else { return Ok(Release::NotHeld) };
         pins.held.swap_remove(at);
@@ -66,6 +68,9 @@ impl Session {
     /// Blocks that this session has pinned and whose time is not over.
     #[must_use]
     pub fn pinned(&self) -> usize {
+        if self.inner.tag.is_foreign() {
+            return 0;
+        }
         let now = Instant::now();
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner);
         pins.held.iter().filter(|(_, until)| *until > now).count()

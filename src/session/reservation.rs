@@ -99,7 +99,6 @@ impl Written {
 
 impl<'s> Reservation<'s> {
     pub(super) fn new(session: &'s Session, claim: Claim, namespace: NamespaceId, options: ReserveOptions) -> Self {
-        on!(session.dispatch, e => e.open_reservations.fetch_add(1, process::Ordering::Relaxed));
         let crc = PayloadCrc::new(&claim.key, claim.word.generation(), claim.len());
         let written = Written { ranges: Vec::new(), crc: Some(crc), hashed: 0, exposed: false };
         on!(session.dispatch, e => e.begin(Operation::Write, Some(claim.slot)));

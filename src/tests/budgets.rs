@@ -176,3 +176,20 @@ fn blocks_of_an_ended_generation_count_until_they_are_gone() {
     assert_eq!(held(&session, new), (0, 0, Some(4)));
     assert_eq!(store(&session, &object(new, 1), &payload(1, BLOCK)), "stored");
 }
+
+/// Symptom: after a weight update a tenant that refuses where there is no room is refused for ever. Cause: tokens stay
+/// spent on blocks that nobody can find, and nobody is blocked by them but this very store.
+#[test]
+fn a_spent_budget_frees_what_an_ended_generation_left() {
+    let scratch = Scratch::new();
+    let region = region(&scratch);
+    let session = region.session_with("a", Role::Worker, keeping()).expect("attach");
+    let old = session.namespace_with_budget(&namespace("t"), Budget::Slots(4)).expect("namespace");
+    for number in 0..4 {
+        assert_eq!(store(&session, &object(old, number), &payload(number, BLOCK)), "stored");
+    }
+    assert!(session.invalidate(old).expect("invalidate"));
+    let new = session.namespace(&namespace("t")).expect("namespace");
+    assert_eq!(store(&session, &object(new, 1), &payload(1, BLOCK)), "stored");
+    assert!(held(&session, new).0 <= 4);
+}

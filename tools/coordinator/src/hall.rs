@@ -24,6 +24,10 @@ use crate::watch::{Watch, hex};
 
 /// Bytes of a line.
 const LINE_BYTES: usize = 256;
+/// Reads of one connection in one turn.
+const READS_A_TURN: u32 = 4;
+/// Lines of one connection: nobody has more to say.
+const MOST_LINES: u32 = 64;
 /// Connections that are open at once.
 const MOST_CONNECTIONS: usize = 256;
 /// Sessions that are known at once.
@@ -41,6 +45,7 @@ struct Claim {
 struct Connection {
     stream: UnixStream,
     said: Vec<u8>,
+    lines: u32,
     since: Instant,
     /// Nonce, the process that must answer it, and what it then is believed.
     challenged: Option<(u64, Process, Claim)>,
@@ -118,7 +123,9 @@ impl Hall {
 
     /// Takes new connections; where there are too many, the one that has been silent longest makes room.
     fn welcome(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        // So many a turn: whoever connects without end does not keep the others waiting.
+        for _ in 0..MOST_CONNECTIONS {
+            let Ok((stream, _)) = self.listener.accept() else { break };
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
@@ -130,7 +137,7 @@ impl Hall {
             }
             // Where it cannot be had, no challenge is answered.
             let _ = setsockopt(&stream, PassCred, &true);
-            let connection = Connection { since: Instant::now(), said: Vec::new(), challenged: None, stream };
+            let connection = Connection { since: Instant::now(), said: Vec::new(), lines: 0, challenged: None, stream };
             self.connections.insert(connection.stream.as_raw_fd(), connection);
         }
     }
@@ -147,7 +154,8 @@ impl Hall {
 
     /// Hears a connection out; false when it is done with.
     fn hear(&mut self, connection: &mut Connection, watches: &[Watch], tell: &Tell) -> bool {
-        loop {
+        // So much a turn: a peer that never stops talking is heard on in the next one.
+        for _ in 0..READS_A_TURN {
             let mut bytes = [0u8; LINE_BYTES];
             let writer = match receive(&connection.stream, &mut bytes) {
                 Ok(Some((0, _))) => return false,
@@ -161,6 +169,10 @@ impl Hall {
             while let Some(end) = connection.said.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = connection.said.drain(..=end).collect();
                 let line = String::from_utf8_lossy(&line[..end]).into_owned();
+                connection.lines += 1;
+                if connection.lines > MOST_LINES {
+                    return false;
+                }
                 match self.line(connection, &line, writer, watches, tell) {
                     Some(answer) => {
                         // A peer that does not read its answer loses it.
@@ -176,6 +188,7 @@ impl Hall {
                 return false;
             }
         }
+        true
     }
 
     fn line(

@@ -1,5 +1,7 @@
 //! What a coordinator says: text on stderr for journals and people, or one JSON object a line on stdout.
 
+use std::io::Write;
+
 use serde_json::{Value, json};
 
 /// The teller.
@@ -15,13 +17,14 @@ impl Tell {
     /// Something happened: what kind, in a sentence, and in fields.
     pub(crate) fn event(&self, kind: &str, sentence: &str, fields: Value) {
         if !self.json {
-            eprintln!("{sentence}");
+            // A reader of these lines that is gone does not end the coordinator.
+            let _ = writeln!(std::io::stderr(), "{sentence}");
             return;
         }
         let mut object = json!({ "kind": kind, "text": sentence });
         if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
             object.extend(fields);
         }
-        println!("{object}");
+        let _ = writeln!(std::io::stdout(), "{object}");
     }
 }

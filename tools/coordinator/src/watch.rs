@@ -219,6 +219,10 @@ impl Watch {
         else {
             return Ok(());
         };
+        // Memory that is shared by `clone` outlives the process: the life lock decides, and is asked again every turn.
+        if session.liveness == Liveness::Alive {
+            return Ok(());
+        }
         if let Some(slots) = open.session.recover_vouched(index, epoch)? {
             self.recovered += 1;
             self.slots += u64::from(slots);

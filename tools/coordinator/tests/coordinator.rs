@@ -287,6 +287,43 @@ fn nothing_that_a_peer_sends_ends_the_coordinator() {
     assert!(coordinator.child.try_wait().unwrap().is_none());
 }
 
+/// Symptom: one peer keeps the coordinator busy for ever, and not even SIGTERM ends it. Cause: a connection is heard until
+/// it falls silent.
+#[test]
+fn a_peer_that_never_stops_talking_keeps_nobody_waiting() {
+    let scene = Scene::new();
+    let mut coordinator = scene.coordinator(&[]);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let Ok(mut stream) = UnixStream::connect(scene.socket()) else { break };
+                    let Ok(mut answers) = stream.try_clone() else { break };
+                    let mut bytes = [0; 4096];
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                        let said = stream.write_all(&b"status\n".repeat(36)).is_ok();
+                        if !said || !matches!(answers.read(&mut bytes), Ok(1..)) {
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+        let (mut process, ..) = scene.participant(false);
+        process.kill();
+        until("the slot of the dead is free", Duration::from_secs(5), || scene.writing() == 0);
+        kill(coordinator.pid(), Signal::SIGTERM).unwrap();
+        let start = Instant::now();
+        while coordinator.child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ended = coordinator.child.try_wait().unwrap();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    });
+}
+
 /// Killed and started again, it knows what it knew: everything is in the region. B08: its successor has a higher epoch
 /// than anybody before, and erases nothing.
 #[test]

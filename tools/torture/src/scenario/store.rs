@@ -100,6 +100,13 @@ pub(super) fn scenarios() -> Vec<Scenario> {
         .prepare(|stage| fill_evictable(stage, 16))
         .partner(Partner::dead(writes_elsewhere, Step::StoreReady))
         .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading]),
+        Scenario::new("evict_own_of_the_dead", "as that, by a session that evicts, while all else is read", store_one)
+            .evicts()
+            .budget(9)
+            .prepare(|stage| fill_evictable(stage, 16))
+            .partner(Partner::dead(writes_elsewhere, Step::StoreReady))
+            .sets(&[Set::None, Set::Idle, Set::Blocked, Set::Reading])
+            .evicted(8),
         Scenario::new("budget_lost", "somebody else spends the last of the budget after it was found", over_budget)
             .budget(9)
             .prepare(|stage| fill_evictable(stage, 16))
