@@ -334,7 +334,10 @@ impl<R: Regime> Engine<R> {
                 }
                 true
             }
-            Some(SlotState::Retiring) if word.owner() == Owner::NOBODY => self.free_drained(slot, word),
+            // Leases of the dead do not keep it: whoever needs the room recovers them, and costs no living block its place.
+            Some(SlotState::Retiring) if word.owner() == Owner::NOBODY => {
+                !self.leased_by_the_living(slot, word.generation()) && self.free_drained(slot, word)
+            }
             Some(_) => self.recover_owner(word),
             None => false,
         }

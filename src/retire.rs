@@ -103,7 +103,7 @@ impl<R: Regime> Engine<R> {
     }
 
     /// Whether a session that is not proven dead protects the slot; a dead one is recovered, which voids its leases.
-    fn leased_by_the_living(&self, slot: u32, generation: u64) -> bool {
+    pub(crate) fn leased_by_the_living(&self, slot: u32, generation: u64) -> bool {
         for _ in 0..self.tables.geometry().session_count {
             match self.leased(slot, generation) {
                 Leased::Nobody => return false,

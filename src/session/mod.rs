@@ -173,6 +173,14 @@ impl Session {
                 drop(lock);
                 return Err(error.into());
             }
+            // An engine that is back finds its old self's slots and leases given back. What the old self remembered of its
+            // last moments stays, as long as there is another entry to take.
+            for old in 0..entries {
+                let same = inner.tables.session(old).holder().is_some_and(|(_, old)| old.engine == facts.engine);
+                if same {
+                    on!(dispatch, e => e.recover_if_dead(old));
+                }
+            }
             on!(dispatch, e => e.ended(Operation::Attach, RecordOutcome::Done, None, &[0; 32]));
             return Ok(Self {
                 inner: inner.clone(),
