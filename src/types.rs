@@ -508,7 +508,9 @@ impl HostName {
 
 /// A text that names no host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("host {found:?} is neither a boot or host id (32 hexadecimal digits, dashes allowed) nor tag:XXXXXXX (1 to 7)")]
+#[error(
+    "host {found:?} is neither a boot or host id (32 hexadecimal digits, dashes allowed) nor tag:HEX (1 to 7 of them)"
+)]
 pub struct NotAHostName {
     /// The text.
     pub found: String,

@@ -1,7 +1,9 @@
 //! Budgets of namespaces: never exceeded, exact, and at nobody else's cost.
 
 use super::{Scratch, keeping, namespace, object, payload, store};
-use crate::{Batch, Budget, NamespaceError, Region, Reserve, ReserveOptions, Retire, Role, Session, Why, Wish};
+use crate::{
+    Batch, Budget, NamespaceError, NamespaceId, Region, Reserve, ReserveOptions, Retire, Role, Session, Why, Wish,
+};
 
 const BLOCK: usize = 4096;
 
@@ -10,7 +12,7 @@ fn region(scratch: &Scratch) -> Region {
 }
 
 /// Slots of a namespace from `Pending` on, tokens spent, budget.
-fn held(session: &Session, ns: crate::NamespaceId) -> (u32, u32, Option<u64>) {
+fn held(session: &Session, ns: NamespaceId) -> (u32, u32, Option<u64>) {
     let usage = session.namespace_usage(&ns).expect("usage");
     (usage.slots.iter().sum(), usage.spent_tokens, usage.budget_slots)
 }
@@ -159,18 +161,24 @@ fn concurrent_stores_never_exceed_a_budget() {
     assert!(slots == spent && spent <= budget, "{slots} slots, {spent} tokens");
 }
 
-/// Invalidated blocks still take space, and so still count, until they are drained.
-#[test]
-fn blocks_of_an_ended_generation_count_until_they_are_gone() {
-    let scratch = Scratch::new();
-    let region = region(&scratch);
-    let session = region.session_with("a", Role::Worker, keeping()).expect("attach");
+/// A session that refuses where there is no room, and a namespace whose budget of four is spent on blocks of a generation
+/// that has ended.
+fn spent_and_ended(scratch: &Scratch) -> (Session, NamespaceId) {
+    let session = region(scratch).session_with("a", Role::Worker, keeping()).expect("attach");
     let old = session.namespace_with_budget(&namespace("t"), Budget::Slots(4)).expect("namespace");
     for number in 0..4 {
         assert_eq!(store(&session, &object(old, number), &payload(number, BLOCK)), "stored");
     }
     assert!(session.invalidate(old).expect("invalidate"));
     let new = session.namespace(&namespace("t")).expect("namespace");
+    (session, new)
+}
+
+/// Invalidated blocks still take space, and so still count, until they are drained.
+#[test]
+fn blocks_of_an_ended_generation_count_until_they_are_gone() {
+    let scratch = Scratch::new();
+    let (session, new) = spent_and_ended(&scratch);
     assert_eq!(held(&session, new), (4, 4, Some(4)));
     assert_eq!(session.reclaim().expect("reclaim").freed_slots, 4);
     assert_eq!(held(&session, new), (0, 0, Some(4)));
@@ -182,14 +190,7 @@ fn blocks_of_an_ended_generation_count_until_they_are_gone() {
 #[test]
 fn a_spent_budget_frees_what_an_ended_generation_left() {
     let scratch = Scratch::new();
-    let region = region(&scratch);
-    let session = region.session_with("a", Role::Worker, keeping()).expect("attach");
-    let old = session.namespace_with_budget(&namespace("t"), Budget::Slots(4)).expect("namespace");
-    for number in 0..4 {
-        assert_eq!(store(&session, &object(old, number), &payload(number, BLOCK)), "stored");
-    }
-    assert!(session.invalidate(old).expect("invalidate"));
-    let new = session.namespace(&namespace("t")).expect("namespace");
+    let (session, new) = spent_and_ended(&scratch);
     assert_eq!(store(&session, &object(new, 1), &payload(1, BLOCK)), "stored");
     assert!(held(&session, new).0 <= 4);
 }

@@ -300,13 +300,14 @@ fn a_peer_that_never_stops_talking_keeps_nobody_waiting() {
                 while !over.load(std::sync::atomic::Ordering::Relaxed) {
                     let Ok(mut stream) = UnixStream::connect(scene.socket()) else { break };
                     let Ok(mut answers) = stream.try_clone() else { break };
-                    let mut bytes = [0; 4096];
-                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                        let said = stream.write_all(&b"status\n".repeat(36)).is_ok();
-                        if !said || !matches!(answers.read(&mut bytes), Ok(1..)) {
-                            break;
-                        }
-                    }
+                    // Somebody else takes the answers, so that there is always more to hear.
+                    scope.spawn(move || {
+                        let mut bytes = [0; 65_536];
+                        while matches!(answers.read(&mut bytes), Ok(1..)) {}
+                    });
+                    let lines = b"status\n".repeat(2_000);
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) && stream.write_all(&lines).is_ok() {}
+                    let _ = stream.shutdown(std::net::Shutdown::Both);
                 }
             });
         }

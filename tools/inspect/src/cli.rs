@@ -164,7 +164,7 @@ struct Fenced {
     /// This session, without proof; with the epoch it cannot be a later one
     #[arg(long, value_name = "N[:EPOCH]", value_parser = parse_session)]
     session: Option<(u32, Option<u32>)>,
-    /// Every session of this host, which you vouch is gone (boot id, host id or tag:XXXXXXX)
+    /// Every session of this host, which you vouch is gone (boot id, host id or tag:HEX)
     #[arg(long, value_name = "HOST")]
     host_dead: Option<HostName>,
 }
@@ -173,7 +173,7 @@ struct Fenced {
 #[derive(Args, Debug, Clone)]
 #[group(multiple = false)]
 struct Recovered {
-    /// This host is gone (boot id, host id or tag:XXXXXXX)
+    /// This host is gone (boot id, host id or tag:HEX)
     #[arg(long, value_name = "HOST")]
     host_dead: Option<HostName>,
     /// The process of this session is gone

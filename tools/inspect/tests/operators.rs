@@ -413,7 +413,7 @@ fn help_of_the_verbs_teaches() {
         ("sessions", &["heartbeat proves nothing", "in the middle of", "jq"][..]),
         ("log", &["kill -9", "flight_torn", "--last 20"]),
         ("fence", &["Nothing is changed without --yes", "leases go on counting", "Exit codes"]),
-        ("recover", &["tag:XXXXXXX", "--devices-drained", "you vouch", "Exit codes"]),
+        ("recover", &["tag:HEX", "--devices-drained", "you vouch", "Exit codes"]),
     ] {
         let help = inspect(&[verb, "--help"]);
         assert_eq!(help.code, 0);

@@ -50,7 +50,7 @@ stays. What you must vouch for, by name, is what no kernel can prove:
 (nothing)              recovers what this host's kernel proves dead. Nobody has to: whoever is in the way does it too.
 --host-dead HOST       HOST is switched off, or unbound from the memory, and stays so. Recovers all its sessions, then
                        reads once what they stored (a host may die before its last bytes arrive) and quarantines what
-                       does not match its checksum. HOST is a boot id, a host id (all boots of it), or tag:XXXXXXX, as
+                       does not match its checksum. HOST is a boot id, a host id (all boots of it), or tag:HEX, as
                        `maru-inspect sessions --json` shows them. Never this boot of this host: its kernel is asked.
 --session-dead N:EPOCH the process is gone, whatever the kernel can say. Refused where it is seen to run.
 --devices-drained      no device that a dead session had told to write here is still writing. Frees those slots.
