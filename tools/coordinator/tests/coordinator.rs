@@ -306,7 +306,11 @@ fn a_peer_that_never_stops_talking_keeps_nobody_waiting() {
                         while matches!(answers.read(&mut bytes), Ok(1..)) {}
                     });
                     let lines = b"status\n".repeat(2_000);
-                    while !over.load(std::sync::atomic::Ordering::Relaxed) && stream.write_all(&lines).is_ok() {}
+                    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                        if stream.write_all(&lines).is_err() {
+                            break;
+                        }
+                    }
                     let _ = stream.shutdown(std::net::Shutdown::Both);
                 }
             });
