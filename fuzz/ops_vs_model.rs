@@ -609,7 +609,7 @@ impl World {
         let answer = session.reserve(
             &object,
             len,
-            ReserveOptions { writer, depth: len as u32, parent: Some(object.prefix), after_hits: 0 },
+            ReserveOptions { writer, depth: len as u32, parent: Some(object.prefix), ..ReserveOptions::default() },
         );
         let evicted = counter(session, Counter::Evicted) - evicted_before;
         if fenced {

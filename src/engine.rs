@@ -63,7 +63,7 @@ pub(crate) struct Engine<R: Regime> {
     pub(crate) tables: Tables,
     pub(crate) me: Me,
     pub(crate) world: Box<dyn World>,
-    pub(crate) book: Mutex<LeaseBook>,
+    pub(crate) book: LeaseBook,
     pub(crate) watch: Mutex<Watch>,
     /// Where the next search for a free slot starts, by class.
     pub(crate) cursors: [process::AtomicUsize; maru_layout::MAX_CLASSES],
@@ -92,7 +92,7 @@ impl<R: Regime> Engine<R> {
             tables,
             me,
             world,
-            book: Mutex::new(LeaseBook::new(cells)),
+            book: LeaseBook::new(cells),
             watch: Mutex::new(Watch::default()),
             cursors: core::array::from_fn(|_| process::AtomicUsize::new(start)),
             full_look_ms: [const { process::AtomicU64::new(0) }; maru_layout::MAX_CLASSES],
@@ -125,11 +125,6 @@ impl<R: Regime> Engine<R> {
         if !self.me.is_observer() {
             self.tables.area(self.me.index).count(counter, n);
         }
-    }
-
-    /// The book of leases.
-    pub(crate) fn book(&self) -> std::sync::MutexGuard<'_, LeaseBook> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long `value` has been seen unchanged under `key`, by this process's clock.

@@ -81,6 +81,15 @@ impl Victim {
     }
 }
 
+/// What a search for room has learnt of others, so that it learns it once: their slots come in thousands.
+#[derive(Default)]
+struct Learnt {
+    /// Sessions that were not proven dead when asked.
+    alive: Vec<u32>,
+    /// Slots that leases protect, once a drained one was found held.
+    read: Option<HashSet<u32>>,
+}
+
 /// What a hand finds at a slot.
 enum Found {
     /// A block.
@@ -99,9 +108,12 @@ impl<R: Regime> Engine<R> {
         let mut left = LOOK.min(class.slot_count.saturating_mul(2).max(BATCH as u32));
         let mut later: Vec<Victim> = Vec::with_capacity(BATCH);
         let mut read: Option<HashSet<u32>> = None;
+        let mut learnt = Learnt::default();
         while left > 0 {
             // `None`: a slot came free, or was free, on the way.
-            let Some(mut due) = self.sweep(class_index, class, any, &mut left, &mut later) else { return true };
+            let Some(mut due) = self.sweep(class_index, class, any, &mut left, &mut later, &mut learnt) else {
+                return true;
+            };
             if let Some(read) = &read {
                 // They come last: their reader may be dead.
                 let (unlikely, likely) = due.into_iter().partition(|victim| read.contains(&victim.slot));
@@ -145,6 +157,7 @@ impl<R: Regime> Engine<R> {
         any: bool,
         left: &mut u32,
         later: &mut Vec<Victim>,
+        learnt: &mut Learnt,
     ) -> Option<Vec<Victim>> {
         let clock = &self.tables.control().clocks[class_index];
         let stride = (class.slot_count / BATCH_SHARE).clamp(1, BATCH as u32);
@@ -161,7 +174,7 @@ impl<R: Regime> Engine<R> {
             let horizon = horizon_of(clock);
             let mut room = false;
             for at in from..from + u64::from(stride) {
-                match self.look_at(clock, class, class.first_slot + (at % slots) as u32, horizon) {
+                match self.look_at(clock, class, class.first_slot + (at % slots) as u32, horizon, learnt) {
                     Found::Room => room = true,
                     Found::Block(victim) if victim.due_in <= 0 => due.push(victim),
                     Found::Block(victim) => later.push(victim),
@@ -176,7 +189,7 @@ impl<R: Regime> Engine<R> {
     }
 
     /// What stands at a slot, after renewing it if it was read.
-    fn look_at(&self, clock: &Clock, class: &SlotClass, slot: u32, horizon: u64) -> Found {
+    fn look_at(&self, clock: &Clock, class: &SlotClass, slot: u32, horizon: u64, learnt: &mut Learnt) -> Found {
         let byte = self.tables.access(slot);
         // ORDERING: Relaxed, all of a byte: advice.
         let mut value = byte.load(Ordering::Relaxed);
@@ -200,7 +213,7 @@ impl<R: Regime> Engine<R> {
         if word.is(SlotState::Ready) {
             return Found::Block(Victim { slot, word, due_in, depth: record.depth_hint() });
         }
-        if self.bring_home(slot, word) { Found::Room } else { Found::Nothing }
+        if self.bring_home(slot, word, learnt) { Found::Room } else { Found::Nothing }
     }
 
     /// A hand has passed all slots: the horizon moves on.
@@ -246,6 +259,7 @@ impl<R: Regime> Engine<R> {
     /// A token of the namespace that nobody has spent, or one whose slot was evicted for it (T4).
     pub(crate) fn token_by_eviction(&self, purse: Purse) -> Option<Unspent> {
         let mut left = LOOK.min(purse.count);
+        let mut learnt = Learnt::default();
         // Few at a time: the one of them that is due first is about as good as the one of all, and a store at the end of
         // its namespace's budget is no rarity.
         while left > 0 {
@@ -256,7 +270,7 @@ impl<R: Regime> Engine<R> {
                 if !self.is_spent(unspent.seen) {
                     return Some(unspent);
                 }
-                match self.block_of(unspent.seen) {
+                match self.block_of(unspent.seen, &mut learnt) {
                     Some(victim) => found.push((unspent, victim)),
                     // Brought home on the way.
                     None if !self.is_spent(unspent.seen) => return Some(unspent),
@@ -279,12 +293,12 @@ impl<R: Regime> Engine<R> {
     }
 
     /// The block that a token is spent on, if it is ready.
-    fn block_of(&self, token: TokenWord) -> Option<Victim> {
+    fn block_of(&self, token: TokenWord, learnt: &mut Learnt) -> Option<Victim> {
         let classes = &self.tables.geometry().classes;
         let (slot, _) = token.names()?;
         let index = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)?;
         let clock = &self.tables.control().clocks[index];
-        match self.look_at(clock, &classes[index], slot, horizon_of(clock)) {
+        match self.look_at(clock, &classes[index], slot, horizon_of(clock), learnt) {
             Found::Block(victim) if token.is_of(slot, victim.word.generation()) => Some(victim),
             _ => None,
         }
@@ -324,7 +338,7 @@ impl<R: Regime> Engine<R> {
 
     /// What the hand does with a slot that is no block: drained ones are freed, what the dead held comes home, and a free
     /// slot whose bit a death left set gets it cleared. Whether the slot is free now, for the bitmap, too.
-    fn bring_home(&self, slot: u32, word: SlotWord) -> bool {
+    fn bring_home(&self, slot: u32, word: SlotWord, learnt: &mut Learnt) -> bool {
         match word.state() {
             Some(SlotState::Free) => {
                 // ORDERING: Relaxed: a hint.
@@ -336,9 +350,30 @@ impl<R: Regime> Engine<R> {
             }
             // Leases of the dead do not keep it: whoever needs the room recovers them, and costs no living block its place.
             Some(SlotState::Retiring) if word.owner() == Owner::NOBODY => {
-                !self.leased_by_the_living(slot, word.generation()) && self.free_drained(slot, word)
+                if learnt.read.as_ref().is_some_and(|read| read.contains(&slot)) {
+                    return false;
+                }
+                if !self.leased_by_the_living(slot, word.generation()) {
+                    return self.free_drained(slot, word);
+                }
+                // Where one is held many may be, and each look passes over all cells.
+                if learnt.read.is_none() {
+                    self.recover_all_dead();
+                    learnt.read = Some(self.slots_being_read());
+                }
+                false
             }
-            Some(_) => self.recover_owner(word),
+            Some(_) => {
+                let Some(owner) = word.owner().index() else { return false };
+                if learnt.alive.contains(&owner) {
+                    return false;
+                }
+                let dead = self.recover_if_dead(owner);
+                if !dead {
+                    learnt.alive.push(owner);
+                }
+                dead
+            }
             None => false,
         }
     }
@@ -399,18 +434,27 @@ impl<R: Regime> Engine<R> {
         // A slot may come twice, in two of its lives, where it was looked at twice: only the later one can be leased.
         let lives: HashMap<u32, (usize, SlotWord)> =
             lives.into_iter().enumerate().map(|(at, (slot, word))| (slot, (at, word))).collect();
-        let mut dead = None;
+        // Victims lie close together, and cells may be a million: most are passed over without a search.
+        let (low, high) = lives.keys().fold((u32::MAX, 0), |(low, high), slot| (low.min(*slot), high.max(*slot)));
+        let mut unknown = lives.len();
+        // Cells come session by session: the kernel is asked once for each.
+        let mut judged = None;
         self.visit_leases(|session, index, cell| {
+            if !(low..=high).contains(&cell.slot()) {
+                return ControlFlow::Continue(());
+            }
             let Some((at, word)) = lives.get(&cell.slot()) else { return ControlFlow::Continue(()) };
-            let counts = !leased[*at] && dead != Some(session) && cell.protects(cell.slot(), word.generation());
-            if counts && !self.has_lapsed(session, index, cell) {
-                if self.recover_if_dead(session) {
-                    dead = Some(session);
-                } else {
+            let counts = !leased[*at] && cell.protects(cell.slot(), word.generation());
+            if counts && judged != Some((session, true)) && !self.has_lapsed(session, index, cell) {
+                if judged.is_none_or(|(of, _)| of != session) {
+                    judged = Some((session, self.recover_if_dead(session)));
+                }
+                if judged == Some((session, false)) {
                     leased[*at] = true;
+                    unknown -= 1;
                 }
             }
-            ControlFlow::Continue(())
+            if unknown == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         leased
     }

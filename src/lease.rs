@@ -8,17 +8,21 @@
 //!   and cells. Whoever's fence is later sees the other: the reader finds the word shut, or the retirer the cell.
 //! * L3: only the session stores to its area. Voiding the leases of a dead session is done by its session word
 //!   alone; the next owner of the entry zeroes the cells before it goes `Live`.
-//! * L4: handles are released by number, never by key: the book below is private to the process and knows which
+//! * L4: handles are released by number, never by key: the book (book.rs) is private to the process and knows which
 //!   handle the cell belongs to, so a second, stale, foreign or made-up handle finds nothing.
 //! * L5: a *copy* lease may lapse: a retirer that has watched a copy cell unchanged for the region's limit, by its
 //!   own clock, may ignore it, because the reader checks the word again after its copy and then says "expired".
 //!   *View* and *device* leases never lapse. Changing a copy lease into a view is therefore a new lease (L2).
+
+mod book;
 
 use core::ops::ControlFlow;
 
 use maru_layout::table::Counter;
 use maru_layout::word::{LeaseCell, LeaseKind, SessionState, SlotState, SlotWord};
 
+use self::book::Kept;
+pub(crate) use self::book::LeaseBook;
 use crate::directory::Sighting;
 use crate::engine::{Engine, Watched};
 use crate::evict::VISITED;
@@ -37,28 +41,15 @@ pub(crate) struct Held {
     pub(crate) sequence: u64,
 }
 
-/// Which cells are in use and by which handle. Private to the process.
-#[derive(Debug)]
-pub(crate) struct LeaseBook {
-    cells: u32,
-    /// Cells ever used; mirrors the area's mark.
-    mark: u32,
-    free: Vec<u32>,
-    /// By cell: what it holds, and how many views of it live.
-    held: Vec<Option<(Held, u32)>>,
-    sequence: u64,
-}
-
-impl LeaseBook {
-    pub(crate) fn new(cells: u32) -> Self {
-        Self { cells, mark: 0, free: Vec::new(), held: Vec::new(), sequence: 0 }
-    }
-
-    /// Leases held now.
-    pub(crate) fn held_count(&self) -> u32 {
-        self.held.len() as u32 - self.free.len() as u32
+impl Held {
+    /// A replica that is to be protected: no cell yet.
+    pub(crate) fn sought(sighting: &Sighting) -> Self {
+        Self { slot: sighting.slot, word: sighting.word, cell: u32::MAX, sequence: 0 }
     }
 }
+
+/// Answer of a batch for one object: what protects it, and its length.
+pub(crate) type Acquired = Result<(Held, u32), Why>;
 
 /// Who protects a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,27 +64,34 @@ pub(crate) enum Leased {
 impl<R: Regime> Engine<R> {
     /// Protects each of `wanted` or says why not, with one fence for all. Answers keep the order.
     pub(crate) fn protect(&self, wanted: &[Option<Sighting>], kind: LeaseKind) -> Vec<Result<Held, Why>> {
-        let mut book = self.book();
+        let sought = |sighting: &Option<Sighting>| sighting.as_ref().map(|it| (Held::sought(it), 0)).ok_or(Why::Absent);
+        let mut answers: Vec<Acquired> = wanted.iter().map(sought).collect();
+        self.protect_each(&mut answers, kind);
+        answers.into_iter().map(|answer| answer.map(|(held, _)| held)).collect()
+    }
+
+    /// Protects what is sought, with one fence for all, and puts the reason in the place of what could not be protected.
+    /// Returns how many are.
+    pub(crate) fn protect_each(&self, answers: &mut [Acquired], kind: LeaseKind) -> u64 {
+        let mut dealer = self.book.dealer();
         let area = self.tables.area(self.me.index);
-        let mut answers = Vec::with_capacity(wanted.len());
-        let mut mark = book.mark;
-        for sighting in wanted {
-            let answer = match sighting {
-                None => Err(Why::Absent),
-                Some(sighting) => match self.take_cell(&mut book, sighting, &mut mark) {
-                    Some(held) => Ok(held),
-                    None => Err(Why::LeasesFull),
-                },
-            };
-            answers.push(answer);
+        let mut full = 0;
+        let mut mark = dealer.mark;
+        for answer in answers.iter_mut() {
+            if let Ok((held, _)) = answer
+                && !self.book.take(&mut dealer, held, &mut mark)
+            {
+                *answer = Err(Why::LeasesFull);
+                full += 1;
+            }
         }
-        if mark != book.mark {
+        if mark != dealer.mark {
             step!(LeaseMark);
             // ORDERING: Relaxed: before the cells in program order and before the fence (L1, L2); only I store it.
             area.lease_mark.store(mark.into(), Ordering::Relaxed);
-            book.mark = mark;
+            dealer.mark = mark;
         }
-        for held in answers.iter().flatten() {
+        for (held, _) in answers.iter().flatten() {
             let cell = LeaseCell::new(kind, held.sequence as u8, held.slot, held.word.generation());
             step!(LeaseCell);
             // ORDERING: Release: a mark raised above is visible to whoever sees the cell (L1). The rest is the fence's.
@@ -103,45 +101,30 @@ impl<R: Regime> Engine<R> {
         // ORDERING: SeqCst fence, [lease]; pairs with the fence between shutting and scanning in retire.rs. Weaker:
         // the retirer misses the cell while I miss `Retiring`; loom-tests/tests/lease.rs.
         edge!(fence ReaderFence, Ordering::SeqCst);
-        for answer in &mut answers {
-            if let Ok(held) = *answer {
+        let mut protected = 0;
+        for answer in answers {
+            if let Ok((held, _)) = answer {
                 if self.tables.slot(held.slot).still(held.word) {
                     self.visit(held.slot);
+                    protected += 1;
                 } else {
-                    self.drop_cell(&mut book, held.cell);
+                    self.empty_cell(held.cell);
                     *answer = Err(Why::Vanished);
                 }
             }
         }
-        let full = answers.iter().filter(|answer| matches!(answer, Err(Why::LeasesFull))).count();
-        self.count(Counter::LeasesFull, full as u64);
-        answers
+        self.count(Counter::LeasesFull, full);
+        protected
     }
 
-    /// Finds a cell for one lease and writes it into the book.
-    fn take_cell(&self, book: &mut LeaseBook, sighting: &Sighting, mark: &mut u32) -> Option<Held> {
-        let cell = match book.free.pop() {
-            Some(cell) => cell,
-            None if *mark < book.cells => {
-                *mark += 1;
-                book.held.push(None);
-                *mark - 1
-            }
-            None => return None,
-        };
-        book.sequence += 1;
-        let held = Held { slot: sighting.slot, word: sighting.word, cell, sequence: book.sequence };
-        book.held[cell as usize] = Some((held, 0));
-        Some(held)
-    }
-
-    fn drop_cell(&self, book: &mut LeaseBook, cell: u32) {
+    /// Empties a cell that the book says somebody is leaving, or that is not handed out yet.
+    #[inline]
+    fn empty_cell(&self, cell: u32) {
         step!(LeaseRelease);
         // ORDERING: Release: my reads of the slot happen before the cell is seen empty, and so before the slot is
         // freed and written again ([free]).
         self.tables.cell(self.me.index, cell).store(LeaseCell::EMPTY.0, Ordering::Release);
-        book.held[cell as usize] = None;
-        book.free.push(cell);
+        self.book.put_back(cell);
     }
 
     /// Marks the access byte, only when it is not marked: a block that was read before costs its next reader no store.
@@ -158,12 +141,9 @@ impl<R: Regime> Engine<R> {
     /// Turns a copy lease into one that never lapses. False when the slot has begun to retire (then a retirer may
     /// already have ignored the copy lease), or when the lease was released by its handle.
     pub(crate) fn strengthen(&self, held: &Held, kind: LeaseKind) -> bool {
-        let mut book = self.book();
-        let Some((_, views)) =
-            book.held.get_mut(held.cell as usize).and_then(Option::as_mut).filter(|(it, _)| it == held)
-        else {
-            return false;
-        };
+        let mut dealer = self.book.dealer();
+        // From here on it cannot be released.
+        let Some(views) = self.book.begin_view(&mut dealer, held) else { return false };
         let cell = LeaseCell::new(kind, held.sequence as u8, held.slot, held.word.generation());
         step!(LeaseCell);
         self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
@@ -171,41 +151,34 @@ impl<R: Regime> Engine<R> {
         // ORDERING: SeqCst fence, [lease], as in `protect`: this is a new lease (L5).
         edge!(fence ReaderFence, Ordering::SeqCst);
         let protected = self.tables.slot(held.slot).still(held.word);
-        if protected {
-            *views += 1;
-        } else if *views == 0 {
-            // It stays what it was: a copy lease, which may lapse.
-            let cell = LeaseCell::new(LeaseKind::Copy, held.sequence as u8, held.slot, held.word.generation());
-            step!(LeaseCell);
-            self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
+        if !protected {
+            if views == 0 {
+                // It stays what it was: a copy lease, which may lapse.
+                let cell = LeaseCell::new(LeaseKind::Copy, held.sequence as u8, held.slot, held.word.generation());
+                step!(LeaseCell);
+                self.tables.cell(self.me.index, held.cell).store(cell.0, Ordering::Release);
+            }
+            self.book.end_view(&mut dealer, held);
         }
         protected
     }
 
     /// Ends one view.
     pub(crate) fn end_view(&self, held: &Held) {
-        let mut book = self.book();
-        if let Some((it, views)) = book.held.get_mut(held.cell as usize).and_then(Option::as_mut)
-            && it == held
-        {
-            *views = views.saturating_sub(1);
-        }
+        self.book.end_view(&mut self.book.dealer(), held);
     }
 
     /// Releases what `held` names, if this session holds exactly that (L4).
+    #[inline]
     pub(crate) fn release_held(&self, slot: u32, generation: u64, cell: u32, sequence: u64) -> Release {
-        let mut book = self.book();
-        let found =
-            book.held.get(cell as usize).copied().flatten().filter(|(held, _)| {
-                held.slot == slot && held.word.generation() == generation && held.sequence == sequence
-            });
-        match found {
-            None => return Release::NotHeld,
-            Some((_, 1..)) => return Release::Viewed,
-            Some((_, 0)) => {}
+        match self.book.leave(slot, generation, cell, sequence) {
+            Ok(()) => {
+                self.empty_cell(cell);
+                Release::Released
+            }
+            Err(Kept::NotHeld) => Release::NotHeld,
+            Err(Kept::Viewed) => Release::Viewed,
         }
-        self.drop_cell(&mut book, cell);
-        Release::Released
     }
 
     /// Whether the content protected by `held` was there all the time up to now: the word still names that life,

@@ -77,6 +77,7 @@ pub use error::{AttachError, OpenError};
 pub use error::{CallError, LoadError, NamespaceError, StillHeld, VouchError, WriteError};
 #[cfg(not(maru_loom))]
 pub use grants::{Grant, GrantError, GrantUsage, HostGrants, MAX_GRANT_UNITS};
+pub use load::ReadFor;
 pub use maru_layout as layout;
 pub use maru_layout::geometry::{ClassSpec, KvGeometry};
 pub use maru_layout::table::Role;

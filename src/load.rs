@@ -16,14 +16,22 @@ use maru_layout::word::{LeaseKind, Owner, SlotState};
 
 use crate::directory::Sighting;
 use crate::engine::Engine;
-use crate::lease::Held;
+use crate::lease::{Acquired, Held};
 use crate::regime::Regime;
 use crate::slot::{IdentityWords, identity_words, length_of};
 use crate::step::step;
-use crate::{LoadError, Why};
+use crate::{LoadError, ObjectId, Why};
 
-/// Bytes copied between two checksum updates: small enough to be hashed from the first-level cache.
-pub(crate) const PIECE_BYTES: usize = 4096;
+/// Who reads a buffer next, after a block has been copied into it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadFor {
+    /// This processor: the bytes are left in its cache.
+    #[default]
+    Cpu,
+    /// A device, or nobody soon: the bytes go straight to memory. A buffer that is not in the cache is filled up to twice as
+    /// fast so, and the cache keeps what it has; reading the bytes right afterwards is slower.
+    Device,
+}
 
 impl<R: Regime> Engine<R> {
     /// Where the index looks for a key, and what a record of it looks like.
@@ -61,22 +69,17 @@ impl<R: Regime> Engine<R> {
         named
     }
 
-    /// Finds and protects each key, with one fence for the whole batch. Answers keep the order.
-    pub(crate) fn acquire_keys(&self, keys: &[ObjectKey], kind: LeaseKind) -> Vec<Result<(Held, u32), Why>> {
-        let found: Vec<Result<Sighting, Why>> = self.find_many(keys);
-        let wanted: Vec<Option<Sighting>> = found.iter().map(|answer| answer.ok()).collect();
-        let held = self.protect(&wanted, kind);
-        self.count(Counter::Acquired, keys.len() as u64);
-        let answers: Vec<Result<(Held, u32), Why>> = found
-            .into_iter()
-            .zip(held)
-            .map(|(found, held)| {
-                let sighting = found?;
-                Ok((held?, length_of(&sighting.identity)))
-            })
-            .collect();
-        self.count(Counter::AcquireHits, answers.iter().filter(|answer| answer.is_ok()).count() as u64);
-        answers
+    /// Finds and protects each object, with one fence for the whole batch. Answers keep the order.
+    pub(crate) fn acquire_each(&self, objects: &[ObjectId], kind: LeaseKind, answers: &mut Vec<Acquired>) {
+        answers.clear();
+        answers.reserve(objects.len());
+        self.find_each(objects, |_, found| {
+            answers.push(found.map(|sighting| (Held::sought(&sighting), length_of(&sighting.identity))));
+            ControlFlow::Continue(())
+        });
+        let hits = self.protect_each(answers, kind);
+        self.count(Counter::Acquired, objects.len() as u64);
+        self.count(Counter::AcquireHits, hits);
     }
 
     /// Copies a protected block out and checks it. `buffer` is as long as the block.
@@ -87,7 +90,19 @@ impl<R: Regime> Engine<R> {
         buffer: &mut [u8],
         verify: bool,
     ) -> Result<(), LoadError> {
-        let copied = self.copy_and_check(held, key, buffer, verify);
+        self.copy_out_for(held, key, buffer, verify, ReadFor::Cpu)
+    }
+
+    /// [`Self::copy_out`], for whoever reads the buffer next.
+    pub(crate) fn copy_out_for(
+        &self,
+        held: &Held,
+        key: &ObjectKey,
+        buffer: &mut [u8],
+        verify: bool,
+        read_for: ReadFor,
+    ) -> Result<(), LoadError> {
+        let copied = self.copy_and_check(held, key, buffer, verify, read_for);
         if copied.is_err() {
             // Bytes that do not count are nobody's to look at.
             bytemuck::fill_zeroes(buffer);
@@ -95,7 +110,14 @@ impl<R: Regime> Engine<R> {
         copied
     }
 
-    fn copy_and_check(&self, held: &Held, key: &ObjectKey, buffer: &mut [u8], verify: bool) -> Result<(), LoadError> {
+    fn copy_and_check(
+        &self,
+        held: &Held,
+        key: &ObjectKey,
+        buffer: &mut [u8],
+        verify: bool,
+        read_for: ReadFor,
+    ) -> Result<(), LoadError> {
         let payload = self.tables.payload(held.slot).ok_or(LoadError::Call(crate::CallError::NoPayload))?;
         // A record's length is a byte of the region: never read past the slot, whatever it says.
         if buffer.len() > payload.capacity() {
@@ -103,20 +125,11 @@ impl<R: Regime> Engine<R> {
             return Err(LoadError::Damaged { slot: held.slot });
         }
         let generation = held.word.generation();
-        if verify {
-            let mut crc = PayloadCrc::new(key, generation, buffer.len() as u32);
-            for (index, piece) in buffer.chunks_mut(PIECE_BYTES).enumerate() {
-                payload.read(index * PIECE_BYTES, piece);
-                // Of the bytes that landed, not of those in the slot.
-                crc.update(piece);
-            }
-            self.check_after_copy(held)?;
-            self.check_body(held, Some(crc.finish()))?;
-        } else {
-            payload.read(0, buffer);
-            self.check_after_copy(held)?;
-            self.check_body(held, None)?;
-        }
+        // Of the bytes that landed, not of those in the slot now.
+        let mut crc = verify.then(|| PayloadCrc::new(key, generation, buffer.len() as u32));
+        payload.read_for(0, buffer, read_for, crc.as_mut());
+        self.check_after_copy(held)?;
+        self.check_body(held, crc.map(PayloadCrc::finish))?;
         self.count(Counter::Loaded, 1);
         self.count(Counter::LoadedBytes, buffer.len() as u64);
         Ok(())

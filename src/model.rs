@@ -18,13 +18,14 @@ use maru_layout::word::{ChoreWord, IndexEntry, LeaseKind, RowState, SessionState
 
 pub use crate::region::Size;
 
+use crate::budget::Purse;
 use crate::engine::{Engine, Me, World};
 use crate::evict::Victim;
 use crate::lease::Held;
 use crate::regime::OneHost;
 use crate::region::Tables;
 use crate::slot::identity_words;
-use crate::store;
+use crate::store::{self, Terms};
 use crate::sync::{AtomicBool, Ordering, process};
 use crate::{CallError, Commit, Lead, LoadError, NamespaceError, NamespaceId, ReclaimReport, Release, Retire, Why};
 
@@ -307,17 +308,22 @@ impl Session {
         self.now_ms.fetch_add(ms, process::Ordering::Relaxed);
     }
 
+    /// As this session's own options say.
+    fn terms(&self, purse: Option<Purse>) -> Terms {
+        Terms { device: false, purse, evict: self.engine.eviction.on }
+    }
+
     /// Reserves a slot within the budget of namespace row 0.
     #[must_use]
     pub fn reserve_within(&self, key: &ObjectKey) -> Reserve {
         let purse = self.engine.purse(0);
-        reserved(self.engine.reserve_slot(key, LENGTH.into(), false, purse))
+        reserved(self.engine.reserve_slot(key, LENGTH.into(), self.terms(purse)))
     }
 
     /// Reserves a slot.
     #[must_use]
     pub fn reserve(&self, key: &ObjectKey) -> Reserve {
-        reserved(self.engine.reserve_slot(key, LENGTH.into(), false, None))
+        reserved(self.engine.reserve_slot(key, LENGTH.into(), self.terms(None)))
     }
 
     /// Goes on from [`Stop::Claiming`] until it is decided who of the twins writes; one round, no second try.
@@ -369,17 +375,15 @@ impl Session {
     /// # Errors
     /// Why not.
     pub fn probe(&self, key: &ObjectKey) -> Result<(), Why> {
-        let (place, identity) = self.engine.place_and_identity(key);
-        self.engine.find_ready(&place, &identity).map(|_| ())
+        self.engine.find_one(key).map(|_| ())
     }
 
-    /// Finds and protects. Without the look ahead that a batch begins with: it decides nothing.
+    /// Finds and protects.
     ///
     /// # Errors
     /// Why not.
     pub fn acquire(&self, key: &ObjectKey, kind: LeaseKind) -> Result<Lease, Why> {
-        let (place, identity) = self.engine.place_and_identity(key);
-        let found = self.engine.find_ready(&place, &identity)?;
+        let found = self.engine.find_one(key)?;
         self.engine.protect(&[Some(found)], kind).remove(0).map(Lease)
     }
 

@@ -84,6 +84,17 @@ pub(crate) enum NotGranted {
     Contended,
 }
 
+/// On what terms a slot is wanted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    /// A device writes.
+    pub(crate) device: bool,
+    /// The namespace's budget, if it has one.
+    pub(crate) purse: Option<Purse>,
+    /// Whether blocks may go for it.
+    pub(crate) evict: bool,
+}
+
 /// What stands in the way of a store.
 enum Twin {
     Nobody,
@@ -93,17 +104,10 @@ enum Twin {
 }
 
 impl<R: Regime> Engine<R> {
-    /// Reserves a slot for `key`, or says why not. The caller has checked session and namespace; `purse` holds the
-    /// namespace's budget, if it has one.
-    pub(crate) fn reserve_slot(
-        &self,
-        key: &ObjectKey,
-        len: u64,
-        device: bool,
-        purse: Option<Purse>,
-    ) -> Result<Claim, NotGranted> {
+    /// Reserves a slot for `key`, or says why not. The caller has checked session and namespace.
+    pub(crate) fn reserve_slot(&self, key: &ObjectKey, len: u64, terms: Terms) -> Result<Claim, NotGranted> {
         self.count(Counter::Reserved, 1);
-        let outcome = self.reserve_rounds(key, len, device, purse);
+        let outcome = self.reserve_rounds(key, len, terms);
         let Err(lost) = outcome else { return outcome };
         let counter = match lost {
             NotGranted::Present => Counter::Present,
@@ -119,13 +123,7 @@ impl<R: Regime> Engine<R> {
         outcome
     }
 
-    fn reserve_rounds(
-        &self,
-        key: &ObjectKey,
-        len: u64,
-        device: bool,
-        purse: Option<Purse>,
-    ) -> Result<Claim, NotGranted> {
+    fn reserve_rounds(&self, key: &ObjectKey, len: u64, terms: Terms) -> Result<Claim, NotGranted> {
         let geometry = self.tables.geometry();
         if len == 0 {
             return Err(NotGranted::Refused(Why::Empty));
@@ -144,12 +142,12 @@ impl<R: Regime> Engine<R> {
                 Twin::Nobody | Twin::Wait => {}
             }
             // The budget first: at its end the namespace makes room from its own, and the slot that comes free is taken next.
-            let unspent = purse.map(|purse| self.token_or_room(purse)).transpose()?;
-            let Some((slot, claiming)) = self.claim_or_evict(length, device) else {
+            let unspent = terms.purse.map(|purse| self.token_or_room(purse, terms.evict)).transpose()?;
+            let Some((slot, claiming)) = self.claim_or_evict(length, terms) else {
                 return Err(NotGranted::Refused(Why::NoSpace));
             };
-            let token = match (purse, unspent) {
-                (Some(purse), Some(unspent)) => self.pay(purse, unspent, slot, claiming)?,
+            let token = match (terms.purse, unspent) {
+                (Some(purse), Some(unspent)) => self.pay(purse, unspent, slot, claiming, terms.evict)?,
                 _ => 0,
             };
             let claim = Claim { token, ..self.fill_claim(slot, claiming, key, place, identity)? };
@@ -371,8 +369,8 @@ impl<R: Regime> Engine<R> {
     }
 
     /// An unspent token of the namespace, after making room in it if need be.
-    fn token_or_room(&self, purse: Purse) -> Result<Unspent, NotGranted> {
-        let found = if self.eviction.on { self.token_by_eviction(purse) } else { self.find_token(purse) };
+    fn token_or_room(&self, purse: Purse, evict: bool) -> Result<Unspent, NotGranted> {
+        let found = if evict { self.token_by_eviction(purse) } else { self.find_token(purse) };
         if let Some(unspent) = found {
             return Ok(unspent);
         }
@@ -394,7 +392,14 @@ impl<R: Regime> Engine<R> {
     }
 
     /// Spends a token on a claimed slot, another one where somebody was quicker. Without one the claim is given back.
-    fn pay(&self, purse: Purse, unspent: Unspent, slot: u32, claiming: SlotWord) -> Result<u32, NotGranted> {
+    fn pay(
+        &self,
+        purse: Purse,
+        unspent: Unspent,
+        slot: u32,
+        claiming: SlotWord,
+        evict: bool,
+    ) -> Result<u32, NotGranted> {
         let mut next = Some(unspent);
         for round in 0..ROUNDS {
             let Some(unspent) = next else { break };
@@ -404,7 +409,7 @@ impl<R: Regime> Engine<R> {
             if round + 1 == ROUNDS {
                 break;
             }
-            next = if self.eviction.on { self.token_by_eviction(purse) } else { self.find_token(purse) };
+            next = if evict { self.token_by_eviction(purse) } else { self.find_token(purse) };
         }
         step!(StoreUnclaim);
         if self.tables.slot(slot).swap(claiming, claiming.freed()).is_ok() {
@@ -414,8 +419,9 @@ impl<R: Regime> Engine<R> {
     }
 
     /// A free slot, after making room for it if need be.
-    fn claim_or_evict(&self, length: u32, device: bool) -> Option<(u32, SlotWord)> {
-        if !self.eviction.on {
+    fn claim_or_evict(&self, length: u32, terms: Terms) -> Option<(u32, SlotWord)> {
+        let device = terms.device;
+        if !terms.evict {
             return self.claim_free(length, device);
         }
         let geometry = self.tables.geometry();

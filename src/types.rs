@@ -117,6 +117,8 @@ pub struct ReserveOptions {
     /// Leading blocks of the same request that were found before this one had to be stored. What follows a shared prefix
     /// is mostly private to its request, and is evicted somewhat sooner.
     pub after_hits: u32,
+    /// Takes only space that is free: nothing is evicted for this store, whatever the session's [`crate::Evict`] says.
+    pub free_space_only: bool,
 }
 
 /// Why something was not granted or not found. A reason, never a failure of the region.

@@ -18,28 +18,24 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, FallocateFlags, OFlag, RenameFlags, fallocate, openat, renameat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, RenameFlags, openat, renameat2};
 use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use super::backing::proc_path;
-use super::fork::{ProcessTag, hold_off_fork};
+use super::fill::{self, Reserved};
+use super::fork::ProcessTag;
 use super::identity::random_bytes;
-use super::map::map_shared;
-use super::space::{no_space, require_file_size, require_room, room_at};
-use super::{BackingError, BackingFile, BackingKind, HUGE_PAGE_BYTES};
+use super::space::{require_file_size, require_room};
+use super::{BackingError, BackingFile, BackingKind};
 
 /// Rights of a new file: its owner's. See [`AsideFile::set_mode`].
 pub const DEFAULT_MODE: u32 = 0o600;
-/// After so many refusals in a row, huge pages are not asked for any more.
-const COLLAPSE_PATIENCE: u32 = 8;
-/// Free memory is looked at again each time so much has been reserved.
-const LOOK_AGAIN_BYTES: u64 = 256 << 20;
 
 /// A file being made, under no name yet.
 #[derive(Debug)]
@@ -68,15 +64,6 @@ pub enum ReplaceOutcome {
     Replaced(BackingFile),
     /// The path names neither: another file (or none) was found, and put back. Ours is gone.
     Changed,
-}
-
-/// What [`AsideFile::reserve_pages`] reserved.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reserved {
-    /// Bytes that have real pages now.
-    pub total_bytes: u64,
-    /// How many of them lie in huge pages.
-    pub huge_bytes: u64,
 }
 
 impl AsideFile {
@@ -156,11 +143,8 @@ impl AsideFile {
     }
 
     /// Gives a range of the file real pages, huge ones if `huge` and if the kernel has them.
-    /// `progress` is told the bytes done and the bytes in all after each 2 MiB.
-    ///
-    /// In each 2 MiB step one page is made, `MADV_COLLAPSE` turns the step into a huge page (it
-    /// refuses an untouched one), and the rest is allocated; a later mapping of it then faults once per
-    /// 2 MiB and not once per 4 KiB. Bytes that were written stay.
+    /// `progress` is told the bytes done and the bytes in all. A later mapping of huge pages faults once
+    /// per 2 MiB and not once per 4 KiB. Bytes that were written stay. See [`fill`].
     ///
     /// # Errors
     /// [`BackingError::NoSpace`], after which the value is best dropped;
@@ -171,85 +155,7 @@ impl AsideFile {
         huge: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Reserved, BackingError> {
-        let size_bytes = self.backing.size_bytes();
-        if range.start > range.end || range.end > size_bytes {
-            return Err(BackingError::OutOfBounds {
-                offset: range.start,
-                length: range.end.saturating_sub(range.start),
-                size_bytes,
-            });
-        }
-        let kind = self.backing.kind();
-        let total = range.end - range.start;
-        let mut reserved = Reserved::default();
-        let mut look_again_at = 0;
-        let mut refusals =
-            if huge && matches!(kind, BackingKind::Tmpfs | BackingKind::Memfd) { 0 } else { COLLAPSE_PATIENCE };
-        let mut at = range.start;
-        while at < range.end {
-            // Steps end at multiples of 2 MiB of the file, and hold whole pages of hugetlbfs.
-            let step_bytes = HUGE_PAGE_BYTES.max(self.backing.align_bytes());
-            let step_end = (at / step_bytes + 1).saturating_mul(step_bytes).min(range.end);
-            if reserved.total_bytes >= look_again_at {
-                let existing = self.allocated_bytes();
-                let need = size_bytes.saturating_sub(existing).min(range.end - at);
-                require_room(&self.directory, kind, need, self.path())?;
-                look_again_at = reserved.total_bytes + LOOK_AGAIN_BYTES;
-            }
-            if refusals < COLLAPSE_PATIENCE && step_end - at == HUGE_PAGE_BYTES {
-                self.allocate(at, 4096)?;
-                if collapse(self.file(), at)? {
-                    reserved.huge_bytes += HUGE_PAGE_BYTES;
-                    refusals = 0;
-                } else {
-                    refusals += 1;
-                }
-            }
-            self.allocate(at, step_end - at)?;
-            reserved.total_bytes += step_end - at;
-            at = step_end;
-            progress(reserved.total_bytes, total);
-        }
-        Ok(reserved)
-    }
-
-    fn allocated_bytes(&self) -> u64 {
-        self.file().metadata().map_or(0, |metadata| metadata.blocks().saturating_mul(512))
-    }
-
-    fn allocate(&self, offset: u64, length: u64) -> Result<(), BackingError> {
-        loop {
-            // Both fit: they lie within a file size that the kernel accepted.
-            match fallocate(self.file(), FallocateFlags::empty(), offset as i64, length as i64) {
-                Ok(()) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EOPNOTSUPP) => break,
-                Err(Errno::ENOSPC | Errno::EDQUOT | Errno::ENOMEM) => return Err(self.shortage(length)),
-                Err(error) => return Err(BackingError::io("allocate", self.path(), error)),
-            }
-        }
-        // A file system without fallocate: write what is there back, holes become blocks.
-        let mut buffer = vec![0_u8; 1 << 20];
-        let mut at = offset;
-        while at < offset + length {
-            let piece = (buffer.len() as u64).min(offset + length - at) as usize;
-            let written = self
-                .file()
-                .read_exact_at(&mut buffer[..piece], at)
-                .and_then(|()| self.file().write_all_at(&buffer[..piece], at));
-            match written {
-                Ok(()) => at += piece as u64,
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => return Err(self.shortage(length)),
-                Err(error) => return Err(BackingError::io("allocate", self.path(), error)),
-            }
-        }
-        Ok(())
-    }
-
-    fn shortage(&self, step_bytes: u64) -> BackingError {
-        let missing = self.backing.size_bytes().saturating_sub(self.allocated_bytes());
-        let room = room_at(&self.directory, self.backing.kind());
-        no_space(missing.max(step_bytes), room, self.path())
+        fill::reserve(&self.backing, range, huge, fill::threads(), progress)
     }
 
     /// Gives the file its name, if nobody took it.
@@ -472,19 +378,4 @@ fn behind_symlinks(path: &Path) -> Result<PathBuf, BackingError> {
         }
     }
     Err(resolve(io::Error::from_raw_os_error(libc::ELOOP)))
-}
-
-/// Asks for one huge page at `offset`. Refusals are no error; a mapping that cannot be had is.
-fn collapse(file: &File, offset: u64) -> Result<bool, BackingError> {
-    let huge = HUGE_PAGE_BYTES as usize;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let start = {
-        let held = hold_off_fork();
-        map_shared(file, offset, huge, protection, HUGE_PAGE_BYTES, &held)?
-    };
-    // SAFETY: the mapping just made, known to nobody else; collapsing keeps its bytes.
-    let refused = unsafe { libc::madvise(start.cast(), huge, libc::MADV_COLLAPSE) };
-    // SAFETY: as above; not used after this.
-    unsafe { libc::munmap(start.cast(), huge) };
-    Ok(refused == 0)
 }

@@ -14,18 +14,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::Mutex;
 
 use super::backing::{BackingFile, huge_page_of, proc_path};
 use super::fault::{self, FaultSlot};
+use super::fill;
 use super::fork::{ForkHold, ProcessTag, hold_off_fork};
 use super::{BackingError, BackingKind, HUGE_PAGE_BYTES, page_bytes};
-use crate::sync::process::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-
-/// Largest piece that one thread fills in one call; progress is told after each.
-const PREFAULT_STEP_BYTES: usize = 64 << 20;
-/// More threads than this only wait for each other in the kernel.
-const PREFAULT_MAX_THREADS: usize = 64;
 
 /// A shared mapping of a part of a file or device.
 #[derive(Debug)]
@@ -181,51 +175,9 @@ impl Mapping {
     ) -> Result<(), BackingError> {
         let range = self.page_range(range)?;
         let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-        let total = range.len() as u64;
-        let next = AtomicUsize::new(range.start);
-        let done = AtomicU64::new(0);
-        let stop = AtomicBool::new(false);
-        let failure = Mutex::new(None);
-        // Takes the next step; false when none is left. Relaxed: the counters carry no data, and
-        // joining the threads orders the rest.
-        let one_step = || -> bool {
-            let from = next.fetch_add(PREFAULT_STEP_BYTES, Ordering::Relaxed);
-            if from >= range.end || stop.load(Ordering::Relaxed) {
-                return false;
-            }
-            let length = PREFAULT_STEP_BYTES.min(range.end - from);
-            match self.populate(from, length, advice) {
-                Ok(()) => {
-                    done.fetch_add(length as u64, Ordering::Relaxed);
-                    true
-                }
-                Err(error) => {
-                    stop.store(true, Ordering::Relaxed);
-                    if let Ok(mut first) = failure.lock() {
-                        first.get_or_insert(error);
-                    }
-                    false
-                }
-            }
-        };
-        let steps = range.len().div_ceil(PREFAULT_STEP_BYTES);
-        let helpers = threads.clamp(1, PREFAULT_MAX_THREADS).min(steps.max(1)) - 1;
-        std::thread::scope(|scope| {
-            for _ in 0..helpers {
-                // A thread that cannot be had is one helper less.
-                let _ = std::thread::Builder::new()
-                    .name("maru-prefault".into())
-                    .spawn_scoped(scope, || while one_step() {});
-            }
-            while one_step() {
-                progress(done.load(Ordering::Relaxed), total);
-            }
-        });
-        if let Some(error) = failure.into_inner().unwrap_or_default() {
-            return Err(error);
-        }
-        progress(total, total);
-        Ok(())
+        let populate =
+            |piece: Range<u64>| self.populate(piece.start as usize, (piece.end - piece.start) as usize, advice);
+        fill::in_steps(range.start as u64..range.end as u64, fill::STEP_BYTES, threads, &populate, progress)
     }
 
     fn populate(&self, offset: usize, length: usize, advice: i32) -> Result<(), BackingError> {
@@ -254,12 +206,20 @@ impl Mapping {
         let mut offset = range.start + self.start.addr().wrapping_add(range.start).wrapping_neg() % huge;
         let mut collapsed = 0;
         while let Some(after) = offset.checked_add(huge).filter(|&after| after <= end) {
-            if self.advise(offset, huge, libc::MADV_COLLAPSE).is_ok() {
+            if self.collapse(offset..after).is_ok() {
                 collapsed += HUGE_PAGE_BYTES;
             }
             offset = after;
         }
         collapsed
+    }
+
+    /// Asks for huge pages in a range of whole ones. `Ok` only if all of them are huge now.
+    pub(super) fn collapse(&self, range: Range<usize>) -> std::io::Result<()> {
+        if range.start > range.end || range.end > self.length {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        self.advise(range.start, range.len(), libc::MADV_COLLAPSE)
     }
 
     /// Writes a range through to the medium and waits. For [`BackingKind::needs_msync`] only.

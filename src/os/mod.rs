@@ -8,6 +8,7 @@
 //! | [`error`] | one error type, each variant with what was found and what was wanted |
 //! | [`backing`] | which file or device is it, how large, how aligned, shared between hosts or not |
 //! | [`space`] | is there room, *before* anything is touched |
+//! | [`fill`] | real pages ahead of the first touch, huge ones where the kernel has them |
 //! | [`create`] | files are built under no name, then linked whole or not at all |
 //! | [`map`] | the mapping: never inherited over fork, huge where it can be, filled ahead of time |
 //! | [`fork`] | am I still the process that made this handle; nobody forks while a lock file is open |
@@ -29,6 +30,7 @@ pub mod backing;
 pub mod create;
 pub mod error;
 pub mod fault;
+pub mod fill;
 pub mod fork;
 pub mod identity;
 pub mod lock;

@@ -7,9 +7,8 @@
 //!   stands in an order.
 //! * O2: *One success, one pool.* A reservation, and so a commit, belongs to exactly one pool; nothing is spread or copied.
 //! * O3: *Refusals of one pool are the next one's chance.* Space, size, budget and bucket are matters of a pool. When all
-//!   have refused, the store is refused with each pool's reason, and no pool has lost a hit by it. A pool whose session
-//!   evicts refuses only when nothing in it can go, so what stands behind it in the write order fills when it is in use
-//!   throughout; pools that are to be filled one after the other join with [`crate::Evict::Never`].
+//!   have refused, the store is refused with each pool's reason, and no pool has lost a hit by it. Free space of any pool is
+//!   used before a block goes from one of them; after that, what goes is the first pool's that can make room.
 //! * O4: *Replicas are judged per pool.* "Present" means present in some pool that is read, unless the caller asks for
 //!   another replica. Two processes that store one block at once through different pools make two replicas; content under
 //!   an id never changes, so a reader may take either.

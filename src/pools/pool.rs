@@ -102,8 +102,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Opens a region and joins it. `join` makes the session, and says what it does when the pool is full: a pool that is
-    /// to leave what does not fit to the next one of the write order joins with [`crate::Evict::Never`].
+    /// Opens a region and joins it. `join` makes the session, and says what it does when the pool is full: blocks of a
+    /// pool that is joined with [`crate::Evict::Never`] stay, and stores wait for space or go to other pools.
     ///
     /// ```no_run
     /// use maru::{Evict, OpenOptions, Pool, Role, SessionOptions};

@@ -120,7 +120,8 @@ impl DerefMut for StoreReservation<'_> {
 }
 
 impl Store {
-    /// Reserves a slot for `block` in the first pool of the write order that grants one.
+    /// Reserves a slot for `block` in the first pool of the write order that has free space; where none has, in the first
+    /// that makes some ([`crate::Evict`] of its session).
     ///
     /// `len` is in bytes. With [`Replicas::One`] a block that is ready in any pool of the read order is
     /// [`StoreReserve::Present`], and so is one that a pool of the write order has.
@@ -140,18 +141,28 @@ impl Store {
         {
             return Ok(present);
         }
-        let mut reasons = Vec::new();
-        for index in &self.write_order {
-            let member = &self.pools[*index];
-            let Some(id) = namespace.id(*index) else {
-                reasons.push(member.says(member.shut().unwrap_or(Reason::NoNamespace)));
-                continue;
-            };
-            let object = block.object(id);
-            let asked = member.ask(|pool| pool.session().reserve(&object, len, options.reserve));
-            match asked.and_then(|answer| weigh(member, answer, options.replicas)) {
-                Ok(answer) => return Ok(answer),
-                Err(reason) => reasons.push(member.says(reason)),
+        let mut reasons = Vec::with_capacity(self.write_order.len());
+        // O3: space that is free in any of them, before a block goes from any of them.
+        let rounds: &[bool] = if options.reserve.free_space_only || self.write_order.len() < 2 {
+            &[options.reserve.free_space_only]
+        } else {
+            &[true, false]
+        };
+        for free_space_only in rounds.iter().copied() {
+            let wanted = ReserveOptions { free_space_only, ..options.reserve };
+            reasons.clear();
+            for index in &self.write_order {
+                let member = &self.pools[*index];
+                let Some(id) = namespace.id(*index) else {
+                    reasons.push(member.says(member.shut().unwrap_or(Reason::NoNamespace)));
+                    continue;
+                };
+                let object = block.object(id);
+                let asked = member.ask(|pool| pool.session().reserve(&object, len, wanted));
+                match asked.and_then(|answer| weigh(member, answer, options.replicas)) {
+                    Ok(answer) => return Ok(answer),
+                    Err(reason) => reasons.push(member.says(reason)),
+                }
             }
         }
         Ok(StoreReserve::Refused(reasons))

@@ -23,6 +23,7 @@ use super::open::{Look, check_regime, look, open_lock_file, path_of, place, read
 use super::options::{Format, Medium, OpenOptions, Scope, Stage};
 use crate::OpenError;
 use crate::os::create::{AsideFile, LinkOutcome, ReplaceOutcome};
+use crate::os::fill;
 use crate::os::identity::{HostIdentity, random_bytes, wall_ns};
 use crate::os::lock::{LifeLock, LockAsker};
 use crate::os::map::Mapping;
@@ -150,7 +151,8 @@ fn build_aside(options: &mut OpenOptions, path: &Path, old: Option<(u64, u64)>) 
         .map_err(|source| OpenError::Superblock { place: here.clone(), source })?;
     check_regime(&geometry, aside.backing(), &here)?;
     let huge = options.huge_pages;
-    aside.reserve_pages(0..total, huge, &mut |done, total| options.tell(Stage::Reserve, done, total))?;
+    let reserved = aside.reserve_pages(0..total, huge, &mut |done, total| options.tell(Stage::Reserve, done, total))?;
+    options.reserved = Some(reserved);
     aside.set_mode(options.file_mode)?;
     let mapping = Mapping::of(aside.backing(), offset..total, true)?;
     write_tables(&mapping, &superblock, &pool_of(options, false), None);
@@ -195,9 +197,18 @@ fn fill_in_place(options: &mut OpenOptions, backing: BackingFile, force: bool) -
         .map_err(|source| OpenError::Superblock { place: here.clone(), source })?;
     check_regime(&geometry, &backing, &here)?;
     let mapping = Mapping::of(&backing, offset..offset + length, true)?;
-    if !device {
-        // Real pages now: a shortage is an error here and not a signal later.
-        mapping.prefault(0..mapping.len(), true, 1, &mut |done, total| options.tell(Stage::Reserve, done, total))?;
+    // Real pages now: a shortage is an error here and not a signal later.
+    match backing.kind() {
+        BackingKind::DeviceDax => {}
+        BackingKind::Tmpfs | BackingKind::Memfd => {
+            let (range, huge) = (offset..offset + length, options.huge_pages);
+            let tell = &mut |done, total| options.tell(Stage::Reserve, done, total);
+            options.reserved = Some(fill::reserve(&backing, range, huge, fill::threads(), tell)?);
+        }
+        BackingKind::Hugetlbfs { .. } | BackingKind::Famfs | BackingKind::OrdinaryFile => {
+            let tell = &mut |done, total| options.tell(Stage::Reserve, done, total);
+            mapping.prefault(0..mapping.len(), true, fill::threads(), tell)?;
+        }
     }
     let tag = host_tag(&HostIdentity::current()?, locks)?;
     let word = format_word(&mapping);

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use maru_layout::geometry::{ClassSpec, FormatSpec, Geometry, Stamp};
+use maru_layout::object::PayloadCrc;
 
+use crate::ReadFor;
 use crate::slot::Slot;
 use crate::sync::{AsideU64, AtomicU8, AtomicU64, Ordering};
 use crate::view::{AreaHead, BucketLine, Clock, Control, RowLines, SessionLines, zeroed};
@@ -201,6 +203,13 @@ impl Payload<'_> {
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
         for (word, eight) in self.words[offset / 8..].iter().zip(bytes.chunks_exact_mut(8)) {
             eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+    }
+
+    pub(crate) fn read_for(&self, offset: usize, bytes: &mut [u8], _: ReadFor, crc: Option<&mut PayloadCrc>) {
+        self.read(offset, bytes);
+        if let Some(crc) = crc {
+            crc.update(bytes);
         }
     }
 

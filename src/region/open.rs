@@ -19,6 +19,7 @@ use super::config;
 use super::format::{self, Formatted};
 use super::options::{Format, Mode, OpenOptions, Stage};
 use super::tables::Tables;
+use crate::os::fill::{self, Reserved};
 use crate::os::fork::ProcessTag;
 use crate::os::identity::HostIdentity;
 use crate::os::map::Mapping;
@@ -58,6 +59,7 @@ pub(crate) struct Inner {
     /// The path names another region now (found by a heartbeat).
     pub(crate) replaced: AtomicBool,
     outcome: Outcome,
+    reserved: Option<Reserved>,
 }
 
 impl Inner {
@@ -220,10 +222,10 @@ impl Region {
         let mapped = if options.mode == Mode::HeaderOnly { geometry.header_bytes } else { geometry.length_bytes };
         let mapping = Mapping::of(&backing, offset..offset + mapped, writable)?;
         if options.prefault {
-            let threads = std::thread::available_parallelism().map_or(1, usize::from);
             let range = 0..mapping.len();
-            mapping
-                .prefault(range, writable, threads, &mut |done, total| options.tell(Stage::Prefault, done, total))?;
+            mapping.prefault(range, writable, fill::threads(), &mut |done, total| {
+                options.tell(Stage::Prefault, done, total)
+            })?;
         }
         let tables = Tables::new(Arc::new(mapping), Arc::new(geometry));
         let word = tables.control().format();
@@ -246,6 +248,7 @@ impl Region {
             tag: ProcessTag::current(),
             replaced: AtomicBool::new(false),
             outcome,
+            reserved: options.reserved.take().filter(|_| outcome == Outcome::Formatted),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -285,6 +288,13 @@ impl Region {
         self.inner.outcome
     }
 
+    /// What pages this call reserved for the region; `None` if it found one, or where the backing is made of pages
+    /// already. Where huge pages were refused, [`Reserved::huge_refused`] says why.
+    #[must_use]
+    pub fn reserved(&self) -> Option<Reserved> {
+        self.inner.reserved
+    }
+
     /// The region's random id.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
@@ -322,8 +332,7 @@ impl Region {
     /// The kernel could not make a page present.
     pub fn prefault(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), BackingError> {
         let mapping = self.inner.tables.mapping();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        mapping.prefault(0..mapping.len(), self.inner.mode != Mode::ReadOnly, threads, progress)
+        mapping.prefault(0..mapping.len(), self.inner.mode != Mode::ReadOnly, fill::threads(), progress)
     }
 
     /// Whether the mapping's memory has faulted away (only with the fault handler installed).

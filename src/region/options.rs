@@ -7,6 +7,7 @@ use maru_layout::geometry::{ClassSpec, FormatSpec};
 use maru_layout::superblock::{Hosts, Regime};
 use maru_layout::{ATTACH_WAIT_MS, COPY_LEASE_MS, STALLED_WRITER_MS};
 
+use crate::os::fill::Reserved;
 use crate::os::{Backing, Partition};
 
 /// How much of a region is mapped.
@@ -186,6 +187,8 @@ pub struct OpenOptions {
     pub wish: Wish,
     /// Told of progress.
     pub progress: Option<Progress>,
+    /// What pages a new region got; for [`crate::Region::reserved`].
+    pub(crate) reserved: Option<Reserved>,
 }
 
 impl OpenOptions {
@@ -204,6 +207,7 @@ impl OpenOptions {
             lock_file: None,
             wish: Wish::default(),
             progress: None,
+            reserved: None,
         }
     }
 

@@ -14,9 +14,11 @@
 use std::sync::Arc;
 
 use maru_layout::geometry::Geometry;
+use maru_layout::object::PayloadCrc;
 use maru_layout::superblock::SectionKind;
 use maru_layout::{BUCKET_BYTES, RECORD_BYTES, SESSION_AREA_HEAD_BYTES};
 
+use crate::ReadFor;
 use crate::copy;
 use crate::os::map::Mapping;
 use crate::slot::Slot;
@@ -252,28 +254,41 @@ impl Payload<'_> {
         self.start
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Copies `length` bytes to `offset`, past the caches, and adds those that landed to `crc`. When it returns, any store
+    /// of this thread may publish them.
+    ///
+    /// # Safety
+    /// `source` must be valid for reads of `length` bytes outside of this slot. They may change meanwhile.
     ///
     /// # Panics
     /// When they do not fit; callers check against the reserved length.
-    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.capacity), "write within the slot");
+    pub(crate) unsafe fn write_from(&self, offset: usize, source: *const u8, length: usize, crc: &mut PayloadCrc) {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.capacity), "write within the slot");
         // SAFETY: `offset` is within the slot, which is within the mapping (R1).
         let target = unsafe { self.start.add(offset) };
-        // SAFETY: the slot has `bytes.len()` bytes from there on; a private slice does not overlap shared memory.
-        unsafe { copy::to_shared(target, bytes) }
+        // SAFETY: the slot has `length` bytes from there on; `source` has as many, by the caller's promise.
+        unsafe { copy::copy_hashed(target, source, length, copy::Stores::Streaming, crc) }
     }
 
-    /// Copies from `offset` into `bytes`.
+    /// Copies from `offset` into `bytes`, and adds those that landed to `crc`, if one is wanted.
     ///
     /// # Panics
     /// When that reaches beyond the slot; callers check against the record's clamped length.
-    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
+    pub(crate) fn read_for(&self, offset: usize, bytes: &mut [u8], read_for: ReadFor, crc: Option<&mut PayloadCrc>) {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.capacity), "read within the slot");
         // SAFETY: `offset` is within the slot, which is within the mapping (R1).
         let source = unsafe { self.start.add(offset) };
-        // SAFETY: the slot has `bytes.len()` bytes from there on; a private slice does not overlap shared memory.
-        unsafe { copy::from_shared(bytes, source) }
+        let stores = match read_for {
+            ReadFor::Cpu => copy::Stores::Plain,
+            ReadFor::Device => copy::Stores::Streaming,
+        };
+        let (target, length) = (bytes.as_mut_ptr(), bytes.len());
+        match crc {
+            // SAFETY: the slot has `length` bytes from there on; a private slice does not overlap shared memory.
+            Some(crc) => unsafe { copy::copy_hashed(target, source, length, stores, crc) },
+            // SAFETY: as above.
+            None => unsafe { copy::copy(target, source, length, stores) },
+        }
     }
 
     /// Bytes of the slot.

@@ -6,7 +6,7 @@ use maru_layout::word::LeaseKind;
 
 use super::{Session, on};
 use crate::lease::Held;
-use crate::{CallError, LeaseHandle, LoadError, ObjectId, Verify};
+use crate::{CallError, LeaseHandle, LoadError, ObjectId, ReadFor, Verify};
 
 /// Protection of one block, from [`Session::acquire`] to its drop.
 pub struct Lease<'s> {
@@ -57,7 +57,15 @@ impl<'s> Lease<'s> {
     /// [`LoadError::Expired`] when the lease lapsed meanwhile, [`LoadError::Damaged`] when the bytes are not those that
     /// were stored, [`LoadError::Length`] when the buffer is not exactly [`Lease::len`] bytes long.
     pub fn read_into(&self, buffer: &mut [u8], verify: Verify) -> Result<(), LoadError> {
-        let read = self.read_checked(buffer, verify);
+        self.read_into_for(buffer, verify, ReadFor::Cpu)
+    }
+
+    /// As [`Lease::read_into`], for whoever reads the buffer next: bytes that a device copies on go past the caches.
+    ///
+    /// # Errors
+    /// As [`Lease::read_into`].
+    pub fn read_into_for(&self, buffer: &mut [u8], verify: Verify, read_for: ReadFor) -> Result<(), LoadError> {
+        let read = self.read_checked(buffer, verify, read_for);
         if read.is_err() {
             // Bytes that do not count are nobody's to look at.
             bytemuck::fill_zeroes(buffer);
@@ -65,7 +73,7 @@ impl<'s> Lease<'s> {
         read
     }
 
-    fn read_checked(&self, buffer: &mut [u8], verify: Verify) -> Result<(), LoadError> {
+    fn read_checked(&self, buffer: &mut [u8], verify: Verify, read_for: ReadFor) -> Result<(), LoadError> {
         self.session.check_bytes()?;
         if buffer.len() != self.len as usize {
             return Err(LoadError::Length { buffer_bytes: buffer.len(), block_bytes: self.len });
@@ -77,7 +85,8 @@ impl<'s> Lease<'s> {
         };
         let session = self.session;
         session.inner.invalidate_payload(self.held.slot, self.len);
-        let copied = on!(session.dispatch, e => e.copy_out(&self.held, &self.object.key(), buffer, verify));
+        let key = self.object.key();
+        let copied = on!(session.dispatch, e => e.copy_out_for(&self.held, &key, buffer, verify, read_for));
         if session.inner.tables.mapping().is_lost() {
             return Err(CallError::Lost.into());
         }

@@ -25,6 +25,7 @@ mod pin;
 mod reader;
 mod reservation;
 
+use core::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::Zeroable;
@@ -51,7 +52,7 @@ use crate::os::lock::LifeLock;
 use crate::regime::{ManyHosts, OneHost};
 use crate::region::{Inner, Mode};
 use crate::step::step;
-use crate::store::NotGranted;
+use crate::store::{NotGranted, Terms};
 use crate::sync::process;
 use crate::sync::{Ordering, fence};
 use crate::{
@@ -242,6 +243,11 @@ impl Session {
     /// # Errors
     /// As any call.
     pub fn heartbeat(&self) -> Result<u64, CallError> {
+        if self.inner.tag.is_foreign() {
+            return Err(CallError::ForeignProcess);
+        }
+        // Before anything mapped is read: the file may have been cut into its header since the last beat.
+        check_size(&self.inner)?;
         check_region(&self.inner)?;
         // A fenced session's pins end, too.
         self.drop_expired_pins();
@@ -250,7 +256,6 @@ impl Session {
             crate::region::note_replaced(&self.inner);
             return Err(CallError::Replaced);
         }
-        check_size(&self.inner)?;
         let beat = &self.inner.tables.session(self.me.index).heartbeat;
         step!(Heartbeat);
         // ORDERING: Relaxed: a number that others watch for change.
@@ -342,8 +347,11 @@ impl Session {
         let reserved = on!(self.dispatch, e => e.reserve_slot(
             &object.key(),
             len,
-            device,
-            e.purse(object.namespace.row),
+            Terms {
+                device,
+                purse: e.purse(object.namespace.row),
+                evict: e.eviction.on && !options.free_space_only,
+            },
         ));
         if reserved.is_err() {
             on!(self.dispatch, e => e.open_reservations.fetch_sub(1, process::Ordering::Relaxed));
@@ -403,7 +411,9 @@ impl Session {
     /// The call cannot be tried.
     pub fn probe(&self, object: &ObjectId) -> Result<Probe, CallError> {
         self.check()?;
-        self.probe_checked(object)
+        let answer = probe(&self.dispatch, object);
+        not_lost(&self.inner)?;
+        answer
     }
 
     /// Probes each object; answers keep the order.
@@ -412,13 +422,9 @@ impl Session {
     /// The batch cannot be tried.
     pub fn probe_batch(&self, objects: &[ObjectId]) -> Result<Vec<Probe>, CallError> {
         self.check()?;
-        objects.iter().map(|object| self.probe_checked(object)).collect()
-    }
-
-    fn probe_checked(&self, object: &ObjectId) -> Result<Probe, CallError> {
-        let answer = probe(&self.dispatch, object);
+        let answers = probe_batch(&self.dispatch, objects);
         not_lost(&self.inner)?;
-        answer
+        answers
     }
 
     /// How many leading objects are ready now: what a scheduler asks for a whole request. All lines are under way at
@@ -464,28 +470,30 @@ impl Session {
     ) -> Result<Vec<Result<Lease<'_>, Why>>, CallError> {
         self.check_bytes()?;
         // All ids are this region's before anything is protected: an error leaves nothing behind.
-        for object in objects {
-            on!(self.dispatch, e => e.check_namespace(&object.namespace))?;
-        }
-        let keys: Vec<_> = objects.iter().map(ObjectId::key).collect();
+        on!(self.dispatch, e => each_namespace(objects, |_, namespace| e.check_origin(namespace)))?;
         on!(self.dispatch, e => e.begin(Operation::Acquire, None));
-        let held = on!(self.dispatch, e => e.acquire_keys(&keys, kind));
-        let first = held.iter().flatten().next().map(|(held, _)| (held.slot, held.word));
-        let outcome = if held.iter().any(Result::is_err) { RecordOutcome::Miss } else { RecordOutcome::Done };
+        let mut room = on!(self.dispatch, e => e.book.lend_room());
+        on!(self.dispatch, e => e.acquire_each(objects, kind, &mut room));
+        let first = room.iter().flatten().next().map(|(held, _)| (held.slot, held.word));
+        let outcome = if room.iter().any(Result::is_err) { RecordOutcome::Miss } else { RecordOutcome::Done };
         let prefix = objects.first().map_or([0; 32], |object| object.prefix);
         on!(self.dispatch, e => e.ended(Operation::Acquire, outcome, first, &prefix));
         // Leases first: whatever fails from here on, dropping them releases.
         let mut answers: Vec<Result<Lease<'_>, Why>> = objects
             .iter()
-            .zip(held)
+            .zip(room.drain(..))
             .map(|(object, held)| held.map(|(held, len)| Lease::new(self, held, *object, len)))
             .collect();
-        for (object, answer) in objects.iter().zip(&mut answers) {
-            if !on!(self.dispatch, e => e.check_namespace(&object.namespace))? {
-                *answer = Err(Why::Invalidated);
+        on!(self.dispatch, e => e.book.return_room(room));
+        let mut whole = outcome == RecordOutcome::Done;
+        on!(self.dispatch, e => each_namespace(objects, |run, namespace| {
+            if !e.check_namespace(namespace)? {
+                whole = false;
+                answers[run].iter_mut().for_each(|answer| *answer = Err(Why::Invalidated));
             }
-        }
-        if batch == Batch::AllOrNothing && answers.iter().any(Result::is_err) {
+            Ok(())
+        }))?;
+        if batch == Batch::AllOrNothing && !whole {
             for answer in &mut answers {
                 if answer.is_ok() {
                     *answer = Err(Why::PartnerMissing);
@@ -522,7 +530,7 @@ impl Session {
         if self.inner.tag.is_foreign() {
             return 0;
         }
-        on!(self.dispatch, e => e.book().held_count())
+        on!(self.dispatch, e => e.book.held_count())
     }
 
     /// Retires an object: shut to new readers at once, freed when nobody reads it any more.
@@ -713,12 +721,9 @@ fn namespace_usage(inner: &Inner, dispatch: &Dispatch, namespace: &NamespaceId) 
 
 pub(crate) fn probe(dispatch: &Dispatch, object: &ObjectId) -> Result<Probe, CallError> {
     on!(dispatch, e => {
-        if !e.check_namespace(&object.namespace)? {
-            return Ok(Probe::Miss(Why::Invalidated));
-        }
-        let (place, identity) = e.place_and_identity(&object.key());
-        let found = e.find_ready(&place, &identity);
+        let found = e.find_one(&object.key());
         e.count(Counter::Probed, 1);
+        // Invalidated before or meanwhile: what was found under the old generation does not count.
         if !e.check_namespace(&object.namespace)? {
             return Ok(Probe::Miss(Why::Invalidated));
         }
@@ -732,32 +737,60 @@ pub(crate) fn probe(dispatch: &Dispatch, object: &ObjectId) -> Result<Probe, Cal
     })
 }
 
+pub(crate) fn probe_batch(dispatch: &Dispatch, objects: &[ObjectId]) -> Result<Vec<Probe>, CallError> {
+    on!(dispatch, e => {
+        let mut answers = Vec::with_capacity(objects.len());
+        let mut hits = 0;
+        e.find_each(objects, |_, found| {
+            answers.push(match found {
+                Ok(sighting) => {
+                    hits += 1;
+                    Probe::Hit { len: e.bounded_length(&sighting) }
+                }
+                Err(why) => Probe::Miss(why),
+            });
+            ControlFlow::Continue(())
+        });
+        e.count(Counter::Probed, objects.len() as u64);
+        // Invalidated before or meanwhile: what was found under the old generation does not count.
+        each_namespace(objects, |run, namespace| {
+            if !e.check_namespace(namespace)? {
+                let answers = &mut answers[run];
+                hits -= answers.iter().filter(|answer| answer.is_hit()).count() as u64;
+                answers.iter_mut().for_each(|answer| *answer = Probe::Miss(Why::Invalidated));
+            }
+            Ok(())
+        })?;
+        e.count(Counter::ProbeHits, hits);
+        Ok(answers)
+    })
+}
+
 pub(crate) fn probe_prefix(dispatch: &Dispatch, objects: &[ObjectId]) -> Result<usize, CallError> {
     on!(dispatch, e => {
-        let mut current = objects.len();
-        let mut checked: Option<NamespaceId> = None;
-        for (at, object) in objects.iter().enumerate() {
-            if checked == Some(object.namespace) {
-                continue;
+        let mut run = e.leading_run(objects);
+        // Invalidated before or meanwhile: what was found under the old generation does not count.
+        each_namespace(objects, |objects, namespace| {
+            if objects.start < run && !e.check_namespace(namespace)? {
+                run = objects.start;
             }
-            if !e.check_namespace(&object.namespace)? {
-                current = at;
-                break;
-            }
-            checked = Some(object.namespace);
-        }
-        let mut run = e.leading_run(objects[..current].iter().map(ObjectId::key), |_| {});
-        // Invalidated meanwhile: what was found under the old generation does not count.
-        let mut checked: Option<NamespaceId> = None;
-        for (at, object) in objects[..run].iter().enumerate() {
-            if checked != Some(object.namespace) && !e.check_namespace(&object.namespace)? {
-                run = at;
-                break;
-            }
-            checked = Some(object.namespace);
-        }
+            e.check_origin(namespace)
+        })?;
         e.count(Counter::Probed, objects.len() as u64);
         e.count(Counter::ProbeHits, run as u64);
         Ok(run)
     })
+}
+
+/// Calls `each` for every run of objects of one namespace, until it refuses one.
+fn each_namespace(
+    objects: &[ObjectId],
+    mut each: impl FnMut(Range<usize>, &NamespaceId) -> Result<(), CallError>,
+) -> Result<(), CallError> {
+    let mut start = 0;
+    for run in objects.chunk_by(|left, right| left.namespace == right.namespace) {
+        each(start..start + run.len(), &run[0].namespace)?;
+        start += run.len();
+    }
+    Ok(())
 }

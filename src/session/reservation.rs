@@ -6,11 +6,10 @@ use maru_layout::table::{Operation, RecordOutcome};
 use maru_layout::word::{SlotState, SlotWord};
 
 use super::{Session, on};
-use crate::load::PIECE_BYTES;
 use crate::step::step;
 use crate::store::Claim;
 use crate::sync::process;
-use crate::{CallError, Commit, NamespaceId, ReserveOptions, Token, Why, WriteError, Writer};
+use crate::{CallError, Commit, NamespaceId, ReadFor, ReserveOptions, Token, Why, WriteError, Writer};
 
 /// Answer of [`Session::reserve`].
 #[derive(Debug)]
@@ -62,45 +61,102 @@ pub struct Reservation<'s> {
     ended: Option<Commit>,
 }
 
-/// Which bytes have been written, and their checksum as long as they came in order.
+/// Bytes read at once for the checksum of a slot that somebody else wrote.
+const PIECE_BYTES: usize = 8192;
+
+/// Which bytes have been written, and the checksums of those that landed.
 struct Written {
     /// Disjoint, sorted, not touching.
-    ranges: Vec<(u32, u32)>,
-    /// Checksum of `0..hashed`, while every piece began where the last one ended.
-    crc: Option<PayloadCrc>,
-    hashed: u32,
+    ranges: Vec<Range>,
+    /// The checksum's beginning: what it covers before the payload.
+    head: PayloadCrc,
     /// The pointer was given away: whatever is in the slot at commit counts.
     exposed: bool,
 }
 
+/// Bytes that have been written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Range {
+    start: u32,
+    end: u32,
+    /// Of these bytes, behind the head where they begin at 0. Unknown where a piece overlapped a part of another one.
+    crc: Option<PayloadCrc>,
+}
+
 impl Written {
+    fn new(head: PayloadCrc) -> Self {
+        Self { ranges: Vec::new(), head, exposed: false }
+    }
+
     fn covers(&self, len: u32) -> bool {
-        self.exposed || self.ranges == [(0, len)]
+        self.exposed || matches!(self.ranges[..], [Range { start: 0, end, .. }] if end == len)
     }
 
     fn bytes(&self) -> u32 {
-        self.ranges.iter().map(|(start, end)| end - start).sum()
+        self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    fn add(&mut self, start: u32, end: u32) {
+    /// The checksum of all bytes, if each of them was written once.
+    fn crc(&self, len: u32) -> Option<PayloadCrc> {
+        match self.ranges[..] {
+            [Range { start: 0, end, crc }] if end == len && !self.exposed => crc,
+            _ => None,
+        }
+    }
+
+    /// Where the checksum of a piece at `start` begins: after the head, or anew.
+    fn begin(&self, start: u32) -> PayloadCrc {
+        if start == 0 { self.head } else { PayloadCrc::of_part() }
+    }
+
+    /// Takes the range that ends at `start` and goes on from there, if its checksum is known.
+    fn go_on(&mut self, start: u32) -> Option<(u32, PayloadCrc)> {
+        let at = self.ranges.partition_point(|range| range.end < start);
+        let before = self.ranges.get(at).filter(|range| range.end == start)?;
+        let found = (before.start, before.crc?);
+        self.ranges.remove(at);
+        Some(found)
+    }
+
+    /// Notes that `start..end` has been written, with that checksum behind what [`Self::begin`] said.
+    fn add(&mut self, start: u32, end: u32, crc: PayloadCrc) {
         if start == end {
             return;
         }
-        let at = self.ranges.partition_point(|range| range.1 < start);
-        let (mut start, mut end, mut after) = (start, end, at);
-        while let Some(range) = self.ranges.get(after).filter(|range| range.0 <= end) {
-            start = start.min(range.0);
-            end = end.max(range.1);
+        let at = self.ranges.partition_point(|range| range.end < start);
+        let (mut whole, mut after) = (Range { start, end, crc: Some(crc) }, at);
+        while let Some(range) = self.ranges.get(after).filter(|range| range.start <= end) {
+            whole = whole.with(range);
             after += 1;
         }
-        self.ranges.splice(at..after, [(start, end)]);
+        self.ranges.splice(at..after, [whole]);
+    }
+}
+
+impl Range {
+    /// This range, written after `old`, which it touches or overlaps.
+    fn with(self, old: &Self) -> Self {
+        let joined = |left: &Self, right: &Self| {
+            let mut crc = left.crc?;
+            crc.append(right.crc?, u64::from(right.end - right.start));
+            Some(crc)
+        };
+        let crc = if self.start <= old.start && old.end <= self.end {
+            self.crc
+        } else if old.end == self.start {
+            joined(old, &self)
+        } else if self.end == old.start {
+            joined(&self, old)
+        } else {
+            None
+        };
+        Self { start: self.start.min(old.start), end: self.end.max(old.end), crc }
     }
 }
 
 impl<'s> Reservation<'s> {
     pub(super) fn new(session: &'s Session, claim: Claim, namespace: NamespaceId, options: ReserveOptions) -> Self {
-        let crc = PayloadCrc::new(&claim.key, claim.word.generation(), claim.len());
-        let written = Written { ranges: Vec::new(), crc: Some(crc), hashed: 0, exposed: false };
+        let written = Written::new(PayloadCrc::new(&claim.key, claim.word.generation(), claim.len()));
         on!(session.dispatch, e => e.begin(Operation::Write, Some(claim.slot)));
         Self { session, claim, namespace, options, written, ended: None }
     }
@@ -138,19 +194,32 @@ impl<'s> Reservation<'s> {
         self.session.inner.tables.slot(self.claim.slot).word() == self.claim.word
     }
 
-    /// Writes a piece. Pieces may come in any order and overlap; in order from the start is fastest, because the
-    /// checksum is computed on the way.
+    /// Writes a piece. Pieces may come in any order; their checksum is computed on the way, of the bytes that land. Pieces
+    /// that overlap a part of an earlier one cost `commit` a look at the whole slot.
     ///
     /// # Errors
     /// Beyond the reserved length; the slot was taken away; the call cannot be tried.
     pub fn write_at(&mut self, offset: u32, bytes: &[u8]) -> Result<(), WriteError> {
+        // SAFETY: a slice is as long as it says, and lies in private memory.
+        unsafe { self.write_from(offset, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// [`Reservation::write_at`] for memory that other threads may be storing to, such as another language's buffer: what
+    /// lands is what the checksum covers, each byte as it was at some moment of the call.
+    ///
+    /// # Safety
+    /// `length` bytes must be readable at `source` during the call, none of them in this reservation's slot.
+    ///
+    /// # Errors
+    /// As [`Reservation::write_at`].
+    pub unsafe fn write_from(&mut self, offset: u32, source: *const u8, length: usize) -> Result<(), WriteError> {
         if self.ended.is_some() {
             return Err(WriteError::Ended);
         }
         let len = self.len();
-        let end = u64::from(offset) + bytes.len() as u64;
+        let end = u64::from(offset).saturating_add(length as u64);
         if end > u64::from(len) {
-            return Err(WriteError::OutOfBounds { offset, bytes: bytes.len(), len });
+            return Err(WriteError::OutOfBounds { offset, bytes: length, len });
         }
         self.session.check()?;
         if !self.is_mine() {
@@ -160,21 +229,10 @@ impl<'s> Reservation<'s> {
         let session = self.session;
         let payload = session.inner.tables.payload(self.claim.slot).ok_or(CallError::NoPayload)?;
         step!(StorePayload);
-        match self.written.crc.as_mut().filter(|_| offset == self.written.hashed) {
-            Some(crc) => {
-                for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
-                    // The source is an immutable borrow, so the bytes hashed are the bytes copied.
-                    crc.update(piece);
-                    payload.write(offset as usize + index * PIECE_BYTES, piece);
-                }
-                self.written.hashed = end as u32;
-            }
-            None => {
-                self.written.crc = None;
-                payload.write(offset as usize, bytes);
-            }
-        }
-        self.written.add(offset, end as u32);
+        let (start, mut crc) = self.written.go_on(offset).unwrap_or_else(|| (offset, self.written.begin(offset)));
+        // SAFETY: `source` is readable for `length` bytes by the caller's promise.
+        unsafe { payload.write_from(offset as usize, source, length, &mut crc) }
+        self.written.add(start, end as u32, crc);
         if session.inner.tables.mapping().is_lost() {
             return Err(CallError::Lost.into());
         }
@@ -193,7 +251,6 @@ impl<'s> Reservation<'s> {
         self.session.check_bytes()?;
         let payload = self.session.inner.tables.payload(self.claim.slot).ok_or(CallError::NoPayload)?;
         self.written.exposed = true;
-        self.written.crc = None;
         Ok(payload.as_ptr())
     }
 
@@ -222,10 +279,7 @@ impl<'s> Reservation<'s> {
             on!(session.dispatch, e => e.give_back(&self.claim));
             return Ok(self.end(Commit::Invalidated));
         }
-        let crc = match self.written.crc.take().filter(|_| self.written.hashed == len) {
-            Some(crc) => crc.finish(),
-            None => self.checksum_of_slot(),
-        };
+        let crc = self.written.crc(len).unwrap_or_else(|| self.checksum_of_slot()).finish();
         session.inner.sync_payload(self.claim.slot, len);
         let body = BodyLine {
             committed_ns: crate::wall_ns(),
@@ -253,19 +307,18 @@ impl<'s> Reservation<'s> {
         Ok(self.end(commit))
     }
 
-    /// Reads the slot once: pieces came out of order, or somebody else wrote them.
-    fn checksum_of_slot(&self) -> u32 {
-        let mut crc = PayloadCrc::new(&self.claim.key, self.claim.word.generation(), self.len());
+    /// Reads the slot once: pieces overlapped, or somebody else wrote them.
+    fn checksum_of_slot(&self) -> PayloadCrc {
+        let mut crc = self.written.head;
         let mut piece = [0u8; PIECE_BYTES];
         if let Some(payload) = self.session.inner.tables.payload(self.claim.slot) {
             let len = self.len() as usize;
             for start in (0..len).step_by(PIECE_BYTES) {
                 let piece = &mut piece[..PIECE_BYTES.min(len - start)];
-                payload.read(start, piece);
-                crc.update(piece);
+                payload.read_for(start, piece, ReadFor::Cpu, Some(&mut crc));
             }
         }
-        crc.finish()
+        crc
     }
 
     /// Gives the slot back; the caller says that nothing writes there any more. `false`: it had ended or been taken
@@ -330,14 +383,73 @@ impl core::fmt::Debug for Reservation<'_> {
 mod tests {
     use super::*;
 
+    /// A slot in miniature: pieces are written to it and noted, as `write_from` does.
+    struct Slot {
+        bytes: Vec<u8>,
+        written: Written,
+    }
+
+    impl Slot {
+        fn new(len: usize) -> Self {
+            let mut head = PayloadCrc::of_part();
+            head.update(b"what comes before the payload");
+            Self { bytes: vec![0; len], written: Written::new(head) }
+        }
+
+        fn write(&mut self, start: usize, end: usize, value: u8) {
+            let (first, mut crc) =
+                self.written.go_on(start as u32).unwrap_or_else(|| (start as u32, self.written.begin(start as u32)));
+            let piece: Vec<u8> = (start..end).map(|at| value ^ (at as u8).wrapping_mul(31)).collect();
+            crc.update(&piece);
+            self.bytes[start..end].copy_from_slice(&piece);
+            self.written.add(first, end as u32, crc);
+        }
+
+        fn right(&self) -> PayloadCrc {
+            let mut crc = self.written.head;
+            crc.update(&self.bytes);
+            crc
+        }
+    }
+
     #[test]
     fn ranges_merge_in_any_order() {
-        let mut written = Written { ranges: Vec::new(), crc: None, hashed: 0, exposed: false };
-        for (start, end) in [(8, 10), (0, 2), (4, 6), (2, 4), (10, 12), (5, 9), (3, 3)] {
-            written.add(start, end);
+        let mut slot = Slot::new(12);
+        for (at, (start, end)) in [(8, 10), (0, 2), (4, 6), (2, 4), (10, 12), (3, 3), (6, 8)].into_iter().enumerate() {
+            assert!(!slot.written.covers(12));
+            slot.write(start, end, at as u8);
         }
-        assert_eq!(written.ranges, [(0, 12)]);
-        assert!(written.covers(12) && !written.covers(13));
-        assert_eq!(written.bytes(), 12);
+        assert!(slot.written.covers(12) && !slot.written.covers(13));
+        assert_eq!(slot.written.bytes(), 12);
+        assert_eq!(slot.written.crc(12), Some(slot.right()), "every byte was written once");
+        assert_eq!(slot.written.crc(13), None);
+        slot.written.exposed = true;
+        assert_eq!(slot.written.crc(12), None);
+    }
+
+    #[test]
+    fn a_checksum_is_right_or_unknown() {
+        let mut number = 1_u64;
+        let mut draw = |below: usize| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) as usize % below
+        };
+        let (mut known, mut unknown) = (0, 0);
+        for _ in 0..2000 {
+            let len = 1 + draw(40);
+            let mut slot = Slot::new(len);
+            while !slot.written.covers(len as u32) {
+                let start = draw(len);
+                slot.write(start, start + draw(len - start + 1), draw(256) as u8);
+            }
+            match slot.written.crc(len as u32) {
+                Some(crc) => {
+                    known += 1;
+                    assert_eq!(crc, slot.right());
+                }
+                None => unknown += 1,
+            }
+        }
+        assert!(known > 50 && unknown > 50, "{known} known, {unknown} unknown");
     }
 }

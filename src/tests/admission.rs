@@ -74,13 +74,58 @@ fn memory_is_bounded_and_the_last_seen_stay() {
     assert!(known(100..5_000) < 2, "long ago");
 }
 
+/// Blocks that come again, each after `others` new ones: in a cache that is smaller than the distance only second sight keeps
+/// them; in one that is larger both do, and second sight is late.
+fn traffic(objects: &[ObjectId], admitter: &Admitter) -> Vec<bool> {
+    let (hot, cold) = objects.split_at(400);
+    let mut says = Vec::new();
+    for (round, fresh) in cold.chunks(40).enumerate() {
+        let again = &hot[round * 20 % 400..][..20];
+        let request: Vec<_> = again.iter().chain(fresh).copied().collect();
+        let _ = admitter.admit(&request, 0..request.len());
+        says.push(admitter.on_second_sight().expect("a rule with sights"));
+    }
+    says
+}
+
+#[test]
+fn measured_admission_takes_second_sight_where_it_finds_more_and_only_there() {
+    // Every hot block comes again after 20 requests: 1,200 blocks later, of which 800 never come again.
+    let objects = objects(0..40_400);
+    let rule = |cache_blocks| Admission::Measured { remember: 1 << 16, cache_blocks };
+    let small = Admitter::new(rule(800), None).expect("a rule");
+    let says = traffic(&objects, &small);
+    assert!(!says[0], "before anything is measured every block is let in");
+    assert_eq!(says.last(), Some(&true), "in a cache of 800 the hot ones are gone before they come again");
+    // Such blocks as it saw once are let in now, new ones are not.
+    assert_eq!(small.admit(&objects[..10], 0..10), 0..10);
+
+    // Requests that come again once, soon: letting them in on their second sight is too late.
+    let large = Admitter::new(rule(20_000), None).expect("a rule");
+    for request in objects.chunks(50).flat_map(|request| [request, request]) {
+        let _ = large.admit(request, 0..request.len());
+    }
+    assert_eq!(large.on_second_sight(), Some(false));
+    // And the say comes back when the traffic turns.
+    for request in objects.chunks(50).flat_map(|request| [request, request]) {
+        let _ = small.admit(request, 0..request.len());
+    }
+    assert_eq!(small.on_second_sight(), Some(false));
+}
+
 #[test]
 fn a_memory_of_nothing_or_of_everything_is_refused() {
     for remember in [0, (1 << 28) + 1, usize::MAX] {
         let error = Admitter::new(Admission::SecondSight { remember }, None).expect_err("out of bounds");
-        assert_eq!(error.found, remember);
+        assert_eq!((error.field, error.found), ("remember", remember));
         assert!(error.to_string().contains("wanted 1 to 268435456"), "{error}");
     }
+    let rule = Admission::Measured { remember: 8, cache_blocks: 0 };
+    let error = Admitter::new(rule, None).expect_err("no cache");
+    assert_eq!(error.to_string(), "cache_blocks is 0, wanted 1 to 4294967295");
+    let most =
+        Admitter::new(Admission::Measured { remember: 8, cache_blocks: u32::MAX as usize }, None).expect("a rule");
+    assert!(most.memory_bytes() <= 32 + 2 * 4 * 8200, "the shadows are a sample");
     let least = Admitter::new(Admission::SecondSight { remember: 1 }, None).expect("a rule");
     assert_eq!(least.memory_bytes(), 32, "one set");
 }

@@ -231,3 +231,19 @@ fn a_crowd_in_one_bucket_costs_only_what_nobody_reads() {
         other => panic!("{other:?}"),
     }
 }
+
+/// Without looking at the size first, the beat itself would be the process' end: SIGBUS, with no handler asked for.
+#[test]
+fn a_beat_over_a_file_that_was_cut_into_its_header_says_so() {
+    let scratch = Scratch::new();
+    let region = scratch.region(Wish::of_slots(8 << 20, 65536));
+    let session = region.session("a", Role::Worker).expect("attach");
+    assert_eq!(session.heartbeat().expect("whole"), 1);
+    for length in [1 << 20, 8192, 4096, 0] {
+        let file = std::fs::File::options().write(true).open(scratch.path("region")).expect("the region");
+        file.set_len(length).expect("cut");
+        assert!(matches!(session.heartbeat(), Err(CallError::Resized { .. })), "cut to {length} bytes");
+    }
+    // What is left of it is not touched on the way out.
+    std::mem::forget(session);
+}

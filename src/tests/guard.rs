@@ -36,22 +36,37 @@ fn reading_what_was_read_before_stores_only_in_the_readers_own_area() {
     // The first reading sets the access bytes.
     drop(session.acquire(&objects, Batch::AllOrNothing).expect("acquire"));
 
+    let absent: Vec<_> = (1 << 40..(1 << 40) + 100).map(|number| object(ns, number)).collect();
+
     protect(region.inner(), &session, true);
+    assert!(session.probe(&objects[0]).expect("probe").is_hit());
+    assert!(!session.probe(&absent[0]).expect("probe").is_hit());
     assert_eq!(session.probe_prefix(&objects).expect("probe"), objects.len());
-    assert!(!session.probe(&object(ns, 1 << 40)).expect("probe").is_hit());
+    assert_eq!(session.probe_prefix(&absent).expect("probe"), 0);
+    assert!(session.probe_batch(&objects).expect("probe").iter().all(crate::Probe::is_hit));
+    assert!(!session.probe_batch(&absent).expect("probe").iter().any(crate::Probe::is_hit));
     for _ in 0..2 {
         let leases = session.acquire(&objects, Batch::AllOrNothing).expect("acquire");
         for (number, lease) in (0u64..).zip(leases) {
             let lease = lease.expect("hit");
             assert_eq!(lease.read(Verify::Always).expect("read"), payload(number, 4096));
-            if number % 2 == 0 {
-                assert_eq!(lease.view().expect("view").len(), 4096);
-            } else {
-                let handle = lease.into_handle();
-                assert_eq!(session.release(handle).expect("release"), crate::Release::Released);
+            match number % 3 {
+                0 => assert_eq!(lease.view().expect("view").len(), 4096),
+                1 => {
+                    let handle = lease.into_handle();
+                    assert_eq!(session.release(handle).expect("release"), crate::Release::Released);
+                    assert_eq!(session.release(handle).expect("release"), crate::Release::NotHeld);
+                }
+                _ => assert_eq!(session.release_batch(&[lease.into_handle()]).expect("release").len(), 1),
             }
         }
     }
+    let misses = session.acquire(&absent, Batch::Each).expect("acquire");
+    assert!(misses.iter().all(|miss| matches!(miss, Err(crate::Why::Absent))));
+    drop(misses);
+    // A batch with a hole gives back what it had.
+    let holed = [objects[0], absent[0], objects[1]];
+    assert!(session.acquire(&holed, Batch::AllOrNothing).expect("acquire").iter().all(Result::is_err));
     assert_eq!(session.leases(), 0);
     protect(region.inner(), &session, false);
     session.close().expect("nothing held");

@@ -378,26 +378,41 @@ fn budgets_of_pools_are_spent_one_after_the_other() {
     assert_eq!(put(&store, &free, 0, Replicas::One), "cpu");
 }
 
-/// A session that evicts makes room in the first pool; what is leased there goes to the next.
+/// Two pools whose sessions evict: the second fills before the first loses a block, then the first makes room; what is
+/// leased throughout there goes to the next.
 #[test]
-fn a_pool_that_evicts_passes_on_what_it_cannot_make_room_for() {
+fn free_space_of_any_pool_comes_before_eviction_and_eviction_in_the_write_order() {
     let scratch = Scratch::new();
-    let options = OpenOptions::path(scratch.path("cpu")).format(Format::IfAbsent).wish(Wish::of_slots(1 << 20, SLOT));
-    let cpu = Pool::open("cpu", options, |region| region.session("cpu", Role::Worker)).expect("a pool");
-    let store = Store::builder().pool(cpu).pool(pool(&scratch, "cxl")).build().expect("two pools");
+    let evicting = |name: &str| {
+        let options =
+            OpenOptions::path(scratch.path(name)).format(Format::IfAbsent).wish(Wish::of_slots(1 << 20, SLOT));
+        Pool::open(name, options, |region| region.session(name, Role::Worker)).expect("a pool")
+    };
+    let store = Store::builder().pool(evicting("cpu")).pool(evicting("cxl")).build().expect("two pools");
     let ns = store.namespace(&namespace("t")).expect("registered");
-    let capacity = slots(&store, "cpu");
-    for number in 0..capacity + 20 {
-        assert_eq!(put(&store, &ns, number, Replicas::One), "cpu");
+    let (cpu, both) = (slots(&store, "cpu"), slots(&store, "cpu") + slots(&store, "cxl"));
+    for number in 0..both {
+        assert_eq!(put(&store, &ns, number, Replicas::One), if number < cpu { "cpu" } else { "cxl" }, "block {number}");
     }
-    // Everything that is there is leased, and so is what then fills the last free slots.
-    let all: Vec<BlockId> = (0..capacity + 20).map(block).collect();
-    let mut leases: Vec<_> = store.acquire(&ns, &all, Batch::Each).expect("acquire").into_iter().flatten().collect();
-    let mut number = capacity + 20;
-    while put(&store, &ns, number, Replicas::One) == "cpu" {
-        leases.push(store.acquire(&ns, &[block(number)], Batch::Each).expect("acquire").remove(0).expect("a hit"));
-        number += 1;
+    let all: Vec<BlockId> = (0..both).map(block).collect();
+    assert_eq!(store.probe_prefix(&ns, &all).expect("probe") as u64, both, "nothing went while there was free space");
+    for number in both..both + 20 {
+        assert_eq!(put(&store, &ns, number, Replicas::One), "cpu", "block {number}: the first pool makes room");
     }
-    assert_eq!(leases.len() as u64, capacity, "the first pool took all that it can");
-    assert_eq!(get(&store, &ns, number), "cxl");
+    assert_eq!(get(&store, &ns, cpu), "cxl", "and the second has lost none");
+    // Nothing is evicted for a store that says so, and the refusal names both pools.
+    let mut options = StoreOptions::default();
+    options.reserve.free_space_only = true;
+    let StoreReserve::Refused(reasons) =
+        store.reserve(&ns, &block(both + 30), SLOT, options).expect("a store in order")
+    else {
+        panic!("there is no free space");
+    };
+    assert!(reasons.iter().all(|answer| matches!(answer.reason, Reason::Why(Why::NoSpace))) && reasons.len() == 2);
+    // Everything in the first pool is leased: the second one makes room.
+    let held: Vec<BlockId> = (0..both + 20).map(block).collect();
+    let leases = store.acquire(&ns, &held, Batch::Each).expect("acquire").into_iter().flatten();
+    let leases: Vec<_> = leases.filter(|lease| lease.pool() == "cpu").collect();
+    assert_eq!(leases.len() as u64, cpu);
+    assert_eq!(put(&store, &ns, both + 20, Replicas::One), "cxl");
 }

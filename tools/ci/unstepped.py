@@ -6,7 +6,7 @@ import sys
 
 STORE = re.compile(r"\.(swap|store|compare_exchange|fetch_\w+|fill_body|fill_identity|fill)\(|\bfence(\(| \w+, )Ordering::SeqCst\)")
 # The primitives themselves; what belongs to the process alone; and the flight recorder, which decides nothing.
-PRIMITIVES = {"sync.rs", "step.rs", "heap.rs", "slot.rs", "view.rs", "copy.rs", "model.rs", "recorder.rs"}
+PRIMITIVES = {"sync.rs", "step.rs", "heap.rs", "slot.rs", "view.rs", "copy.rs", "words.rs", "model.rs", "recorder.rs"}
 PRIVATE = re.compile(r"process::|cursor\.|full_look_ms|open_reservations|\.loads\.|replaced\.store")
 
 bad = 0

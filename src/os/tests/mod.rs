@@ -7,6 +7,7 @@
 mod backing;
 mod create;
 mod fault;
+mod fill;
 mod fork;
 mod identity;
 mod lock;

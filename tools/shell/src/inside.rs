@@ -458,6 +458,7 @@ fn reserve_options(request: &Request) -> Result<ReserveOptions, Refusal> {
         },
         depth: request.bounded("depth")?.unwrap_or(0),
         after_hits: request.bounded("after_hits")?.unwrap_or(0),
+        free_space_only: request.flag("free_space_only")?,
         parent: request.get("parent").map(|parent| objects::prefix("parent", parent)).transpose()?,
     })
 }
