@@ -1,5 +1,6 @@
 //! Who competes, and the results.
 
+use crate::admission::{Admitted, MEASURED_NAME};
 use crate::clock::Clock;
 use crate::optimum::Optimum;
 use crate::peers::{ClockPro, Lru, OfFoyer};
@@ -121,6 +122,19 @@ impl Contest {
             Row { name: entrant.name, whose: entrant.whose, kind: entrant.kind, hits }
         });
         Self { rows: rows.collect(), sides }
+    }
+
+    /// Enters Maru's policy behind the rule that measures what to let in, after the policy alone.
+    pub(crate) fn enter_admitted(&mut self, admitted: &[Admitted]) {
+        let (Some(rule), Some(alone)) = (
+            admitted.iter().find(|rule| rule.name == MEASURED_NAME),
+            self.rows.iter().position(|row| row.kind == Kind::Ours),
+        ) else {
+            return;
+        };
+        let hits = rule.counts.iter().map(|sizes| sizes.iter().map(|(hits, _)| *hits).collect()).collect();
+        let row = Row { name: "**Maru: measured admission**", whose: "own", kind: Kind::Ours, hits };
+        self.rows.insert(alone + 1, row);
     }
 
     /// Hits of all references, in percent.

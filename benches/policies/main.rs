@@ -75,13 +75,14 @@ fn run(options: &Options) -> Result<(), String> {
     let traces = trace::NAMES.map(|name| trace::Trace::read(&options.traces, name));
     let [conversation, synthetic] = traces;
     let traces = [conversation?, synthetic?];
-    let contest = Contest::hold(&traces, |name| eprintln!("{name}"));
+    let mut contest = Contest::hold(&traces, |name| eprintln!("{name}"));
     let admitted = admission::measure(&traces, |name| eprintln!("admission: {name}"))?;
+    contest.enter_admitted(&admitted);
     let table = table::markdown(&contest, &admitted);
     println!("{table}");
     if options.write {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        table::write_between_marks(&here.join("README.md"), &table)?;
+        maru_bench::document::write_between(&here.join("README.md"), "policies", &table)?;
         let picture = here.join("policies.svg");
         std::fs::write(&picture, picture::svg(&contest)).map_err(|error| format!("{}: {error}", picture.display()))?;
         eprintln!("written: README.md and policies.svg in {}", here.display());

@@ -24,7 +24,8 @@ const GRID: &str = "#e4e7eb";
 fn style(row: &Row) -> Option<(&'static str, f64, &'static str)> {
     Some(match (row.kind, row.name) {
         (Kind::Bound, _) => ("#616e7c", 1.8, "5 4"),
-        (Kind::Ours, _) => ("#d64545", 3.2, ""),
+        (Kind::Ours, name) if name.contains("admission") => ("#d64545", 3.2, ""),
+        (Kind::Ours, _) => ("#d64545", 2.0, "2 3"),
         (Kind::Peer, LRU) => ("#0b69a3", 2.0, ""),
         (Kind::Peer, "FIFO") => ("#9aa5b1", 1.6, ""),
         (Kind::Peer, "SIEVE") => ("#2f9e82", 1.6, ""),
@@ -113,7 +114,8 @@ pub(crate) fn svg(contest: &Contest) -> String {
             // The table says more than there is room for.
             let name = match row.kind {
                 Kind::Bound => "optimum",
-                Kind::Ours => "Maru",
+                Kind::Ours if row.name.contains("admission") => "Maru",
+                Kind::Ours => "Maru, every block",
                 Kind::Peer | Kind::Variant => row.name,
             };
             let label = format!("{:.1} {name}", contest.ratio(row, number, last));

@@ -1,15 +1,11 @@
 //! The results as Markdown, put between two marks of a document, and as JSON.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::admission::Admitted;
 use crate::contest::{Contest, Kind, LRU, PERCENT, Row};
-
-pub(crate) const BEGIN: &str = "<!-- policies:begin -->";
-pub(crate) const END: &str = "<!-- policies:end -->";
 
 /// Digits in groups of three.
 pub(crate) fn grouped(number: usize) -> String {
@@ -61,15 +57,17 @@ pub(crate) fn markdown(contest: &Contest, admitted: &[Admitted]) -> String {
     for row in contest.rows.iter().filter(|row| row.kind != Kind::Variant) {
         of_row(&mut text, contest, row);
     }
-    let ours = contest.row(|row| row.kind == Kind::Ours);
-    if let (Some(ours), Some(lru)) = (ours, contest.row(|row| row.name == LRU)) {
-        line(&mut text, contest, "*Maru against LRU, relative*", |side, size| {
-            format!("{:+.1} %", relative(ours.hits[side][size], lru.hits[side][size]))
-        });
-        line(&mut text, contest, "*Maru against the best peer*", |side, size| {
-            let best = contest.best_peer(side, size).map_or(0, |row| row.hits[side][size]);
-            format!("{:+.1} %", relative(ours.hits[side][size], best))
-        });
+    if let Some(lru) = contest.row(|row| row.name == LRU) {
+        for ours in contest.rows.iter().filter(|row| row.kind == Kind::Ours) {
+            let name = ours.name.trim_matches('*');
+            line(&mut text, contest, &format!("*{name}: against LRU, relative*"), |side, size| {
+                format!("{:+.2} %", relative(ours.hits[side][size], lru.hits[side][size]))
+            });
+            line(&mut text, contest, &format!("*{name}: against the best peer*"), |side, size| {
+                let best = contest.best_peer(side, size).map_or(0, |row| row.hits[side][size]);
+                format!("{:+.1} %", relative(ours.hits[side][size], best))
+            });
+        }
     }
     text.push_str("\nVariants over the same slots:\n\n");
     head(&mut text, contest, "policy");
@@ -118,19 +116,4 @@ pub(crate) fn json(contest: &Contest, admitted: &[Admitted]) -> Value {
     let admission: Vec<Value> =
         admitted.iter().map(|rule| json!({ "stored": rule.name, "hits_and_stores": rule.counts })).collect();
     json!({ "percent": PERCENT, "traces": traces, "policies": policies, "admission": admission })
-}
-
-/// The document with `table` between its marks.
-pub(crate) fn between_marks(document: &str, table: &str) -> Result<String, String> {
-    let (before, rest) = document.split_once(BEGIN).ok_or_else(|| format!("mark {BEGIN} is missing"))?;
-    let (_, after) = rest.split_once(END).ok_or_else(|| format!("mark {END} is missing after {BEGIN}"))?;
-    Ok(format!("{before}{BEGIN}\n\n{}\n\n{END}{after}", table.trim_end()))
-}
-
-/// Replaces what is between the marks of a file.
-pub(crate) fn write_between_marks(path: &Path, table: &str) -> Result<(), String> {
-    let tell = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let document = std::fs::read_to_string(path).map_err(|error| tell(&error))?;
-    let document = between_marks(&document, table).map_err(|error| tell(&error))?;
-    std::fs::write(path, document).map_err(|error| tell(&error))
 }

@@ -6,7 +6,6 @@ use crate::optimum::Optimum;
 use crate::peers::{Lru, OfFoyer};
 use crate::replay::{Cache, replay};
 use crate::slots::{FURTHEST, LIFETIME, Settings, Slots};
-use crate::table::{BEGIN, END, between_marks};
 use crate::trace::{NAMES, Trace, default_folder};
 
 /// Letters are blocks of one request each, words are requests.
@@ -192,13 +191,4 @@ fn a_trace_that_is_no_tree_is_refused() {
     let error = Trace::of("wrong", &[vec![1, 2], vec![3, 2]]).map(|_| ()).expect_err("two parents");
     assert!(error.contains("request 2") && error.contains("block 2"), "{error}");
     assert!(Trace::of("empty", &[]).is_err());
-}
-
-#[test]
-fn only_what_is_between_the_marks_changes() {
-    let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-    let wanted = format!("before\n{BEGIN}\n\nnew\n\n{END}\nafter\n");
-    assert_eq!(between_marks(&document, "new\n").expect("marks"), wanted);
-    assert!(between_marks("no marks", "new").is_err());
-    assert!(between_marks(&format!("{END}{BEGIN}"), "new").is_err());
 }
