@@ -74,7 +74,8 @@ fn bars(title: &str, outcomes: &[&Outcome], value: impl Fn(&Outcome, &Row) -> f6
         y += 8.0;
         for row in &outcome.entries {
             let value = value(outcome, row);
-            let colour = if row.name.starts_with("maru") { OURS } else { THEIRS };
+            let ours = ["maru", "hits", "misses"].iter().any(|start| row.name.starts_with(start));
+            let colour = if ours { OURS } else { THEIRS };
             let width = scale(value);
             let _ = writeln!(
                 svg,

@@ -8,3 +8,5 @@ cargo test --workspace --quiet
 cargo test -p maru --features steps --lib --quiet --target-dir target/steps
 # Steps that are off, and barriers that one host does not need, must not be in the machine code.
 python3 tools/ci/machine_code.py
+# What one operation costs, counted: a line or a store more on the read path is refused.
+python3 tools/ci/instructions.py
