@@ -19,10 +19,12 @@ the README.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import sys
 import tempfile
@@ -54,6 +56,7 @@ class Tier:
 
         self.tier, self.region = tier, pathlib.Path(f"/dev/shm/maru-bench-{os.getpid()}")
         self.region.unlink(missing_ok=True)
+        self.lengths = wish.lengths
 
         def extra(name):
             return {
@@ -76,12 +79,13 @@ class Tier:
             raise
 
     def warm(self, run):
-        """First touches: of each server's kernels, and of the other's blocks."""
+        """First touches, which a process pays once: of its kernels, of its KV cache (the longest prompt), of the other's blocks."""
+        longest = max(2100, *self.lengths)
+        with concurrent.futures.ThreadPoolExecutor(2) as both:
+            list(both.map(lambda n: self.servers[n].ttft(prompt((run, self.tier, "warm", n), longest)), (0, 1)))
         for n, server in enumerate(self.servers):
-            for _ in range(2):
-                server.ttft(prompt((run, self.tier, "warm", n), 2100))
-        for n, server in enumerate(self.servers):
-            server.ttft(prompt((run, self.tier, "warm", 1 - n), 2100))
+            for other in (n, 1 - n):
+                server.ttft(prompt((run, self.tier, "warm", other), longest if self.tier == "T4" else 600))
 
     def ask(self, server, ids):
         """(milliseconds, hit rate by the engine's own counters)."""
@@ -220,7 +224,12 @@ def arguments():
     return parser.parse_args()
 
 
+def stop(*_):
+    raise SystemExit("stopped")  # so that servers end, also where SIGINT is ignored
+
+
 def main():
+    signal.signal(signal.SIGTERM, stop)
     wish = arguments()
     if wish.report:
         stats = json.loads(wish.report.read_text())

@@ -68,7 +68,7 @@ class Engine:
     def pid(self):
         return self.process.pid
 
-    def ready(self, timeout=180):
+    def ready(self, timeout=600):
         answer = self._next(timeout)
         if "error" in answer:
             self.process.wait(30)
@@ -89,21 +89,21 @@ class Engine:
         self.process.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
         self.process.stdin.flush()
 
-    def answer(self, timeout=120):
+    def answer(self, timeout=300):
         answer = self._next(timeout)
         if "error" in answer:
             raise EngineError(answer["error"] + "\n" + answer.get("trace", ""))
         return answer["ok"]
 
-    def ask(self, do, timeout=120, **request):
+    def ask(self, do, timeout=300, **request):
         self.tell(do, **request)
         return self.answer(timeout)
 
-    def generate(self, *prompts, timeout=120, **params):
+    def generate(self, *prompts, timeout=300, **params):
         answers = self.ask("generate", timeout, prompts=list(prompts), **params)
         return answers if len(prompts) > 1 else answers[0]
 
-    def run(self, code, timeout=120):
+    def run(self, code, timeout=300):
         return self.ask("run", timeout, code=code)
 
     def blocks(self, ids, **more):

@@ -79,7 +79,7 @@ def regions():
 
 
 @pytest.fixture(scope="module")
-def engines(scratch):
+def engines(scratch, regions):  # `regions` ends after them: an engine makes a region anew that it finds gone
     """Starts engines and kills them after the module. `engines(model, extra=..., ...)` does not wait for the start."""
     from harness import Engine
 

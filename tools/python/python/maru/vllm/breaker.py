@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 CLOSED, FULL, OPEN = "closed", "full", "open"
 
-# Refusals that are a matter of the pool and last for a while; others ("contended", "too_large") are matters of one block.
+# Refusals that are a matter of the pool and last for a while; others ("contended", "too_large") are a block's.
 SPACE = frozenset({"no_space", "over_budget", "session_limit"})
 
 

@@ -122,7 +122,8 @@ class MaruConnector(KVConnectorBase_V1):
         pages = Pages(kv_caches, group.layer_names, self._kv_cache_config.num_blocks)
         if pages.block_bytes != self.geometry.block_bytes:
             raise selftest.SelfTestError(
-                f"KV tensors: found {pages.block_bytes} bytes a block, wanted {self.geometry.block_bytes} as the configuration says"
+                f"KV tensors: found {pages.block_bytes} bytes a block, "
+                f"wanted {self.geometry.block_bytes} as the configuration says"
             )
         self._open_pools(f"worker{rank}", header_only=False)
         seed.leave_card(self.pools, self.fields)
@@ -188,7 +189,8 @@ class MaruConnector(KVConnectorBase_V1):
             for name in self.fields:
                 if theirs.fields.get(name) != self.fields[name]:
                     raise ValueError(
-                        f"{name}: found {theirs.fields.get(name)!r} in worker {rank}, wanted {self.fields[name]!r} as in its scheduler"
+                        f"{name}: found {theirs.fields.get(name)!r} in worker {rank}, "
+                        f"wanted {self.fields[name]!r} as in its scheduler"
                     )
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):

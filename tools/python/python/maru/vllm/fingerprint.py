@@ -7,10 +7,10 @@ Both sides of an engine build these fields on their own and the scheduler compar
 | --- | --- |
 | tenant | `maru_tenant` |
 | model | architecture |
-| revision | `maru_cache_namespace`, which the operator vouches for, and a digest of the weights on disk (`weights.py`) |
+| revision | `maru_cache_namespace`, which the operator vouches for; digest of the weights on disk (`weights.py`) |
 | dtype, quantization | type of the cache's elements; how the weights are quantised |
 | geometry | layers, KV heads, head size of the whole model, and a digest of its text configuration (RoPE, windows, …) |
-| storage_format | version of this connector's block, vLLM's minor version, layout of the cache, device kind, instruction set |
+| storage_format | version of a block here, vLLM's minor version, layout of the cache, device kind, instruction set |
 | block_tokens | tokens of a block |
 | parallel | sizes of tensor and pipeline parallelism; the *rank* is the `shard` of each object id |
 | hash_algorithm, hash_seed | vLLM's, with the pickle protocol where it hashes pickles |
@@ -80,7 +80,8 @@ def fields(
         "adapter": "none",
         "dtype": dtype,
         "quantization": quantization,
-        "geometry": f"layers={geometry.layers},kv_heads={geometry.kv_heads},head_size={geometry.head_size},config={config}",
+        "geometry": f"layers={geometry.layers},kv_heads={geometry.kv_heads},head_size={geometry.head_size},"
+        f"config={config}",
         "storage_format": "/".join((FORMAT, *storage)),
         "block_tokens": str(geometry.block_tokens),
         "parallel": parallel,
@@ -106,9 +107,8 @@ def geometry_of(vllm_config, kv_cache_config):
 
 def of_engine(vllm_config, kv_cache_config, *, tenant, vouched, seed):
     """(fields, geometry) of an engine, from its configuration alone."""
-    from vllm.platforms import current_platform
-
     import vllm
+    from vllm.platforms import current_platform
 
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
     spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec

@@ -36,8 +36,8 @@ def bypass(request):
 class Digests:
     """The prefix digests of one request, in one growing buffer.
 
-    `count(hashes)` says how many blocks have one; `data` holds them, 32 bytes each. vLLM only ever appends to a request's
-    hashes, so what was taken stays.
+    `count(hashes)` says how many blocks have one; `data` holds them, 32 bytes each. vLLM only ever appends to
+    a request's hashes, so what was taken stays.
     """
 
     def __init__(self, hashes_per_block=1):
@@ -57,7 +57,8 @@ class Digests:
                     self.data += hashes[(block + 1) * per - 1]
         if len(self.data) != want * DIGEST_BYTES:
             raise ValueError(
-                f"block hashes: found {len(self.data)} bytes for {want} blocks, wanted {DIGEST_BYTES} bytes each (sha256)"
+                f"block hashes: found {len(self.data)} bytes for {want} blocks, "
+                f"wanted {DIGEST_BYTES} bytes each (sha256)"
             )
         return want
 

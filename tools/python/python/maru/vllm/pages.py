@@ -31,7 +31,8 @@ def rows_of(name, tensor, block_count):
     ):
         if stride != dense:
             raise LayoutError(
-                f"{name}: found strides {tensor.stride()} for shape {tuple(tensor.shape)}, wanted a dense run of bytes a block"
+                f"{name}: found strides {tensor.stride()} for shape {tuple(tensor.shape)}, "
+                "wanted a dense run of bytes a block"
             )
         dense *= size
     if parts > 1 and tensor.stride(0) != dense:
@@ -70,7 +71,8 @@ class Pages:
         devices = {rows.device for rows in self.rows}
         if len(sizes) != 1 or len(devices) != 1:
             raise LayoutError(
-                f"KV tensors: found blocks of {sorted(sizes)} bytes on {sorted(map(str, devices))}, wanted one size and device"
+                f"KV tensors: found blocks of {sorted(sizes)} bytes on {sorted(map(str, devices))}, "
+                "wanted one size and device"
             )
         self.row_bytes = sizes.pop()
         self.device = devices.pop()

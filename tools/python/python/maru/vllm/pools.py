@@ -56,6 +56,8 @@ class Pool:
         self.live = None
         self.stale = False
         """The namespace was invalidated; the keeper registers it anew."""
+        self.told = ""
+        """The last error that was logged; the same one is not logged every second."""
 
     def open(self):
         """Opens region, session and namespace; raises what went wrong."""
@@ -69,8 +71,9 @@ class Pool:
             region = maru.Region.open(path, mode="full", format="if_absent", **wish)
         if region.slot_bytes < self.block_bytes:
             raise PoolError(
-                f"pool {self.name} ({path}): found slots of {region.slot_bytes} bytes, wanted at least {self.block_bytes}, a block of "
-                "this model: give it a region of its own, or make the region with larger slots (maru_slot_bytes)"
+                f"pool {self.name} ({path}): found slots of {region.slot_bytes} bytes, wanted at least "
+                f"{self.block_bytes}, a block of this model: give it a region of its own, or make the region with "
+                "larger slots (maru_slot_size)"
             )
         session = region.session(self.engine, role="scheduler" if self.header_only else "worker", **self.config.session)
         self.live = Live(region, session, session.namespace(self.fields))
@@ -85,9 +88,12 @@ class Pool:
         try:
             return what(live)
         except (maru.Fenced, maru.Replaced, maru.Resized, maru.Lost, maru.OtherProcess) as error:
-            self.breaker.failed(error.code)
+            if self.live is live:  # else it has been opened again meanwhile
+                self.breaker.failed(error.code)
         except maru.MaruError as error:
-            log.warning("maru: pool %s: %s", self.name, error)
+            if str(error) != self.told:
+                self.told = str(error)
+                log.warning("maru: pool %s: %s", self.name, error)
         return otherwise
 
     def reopen(self):
@@ -273,10 +279,10 @@ class Keeper(threading.Thread):
         for pool in self.pools.all:
             if pool.breaker.may_reopen():
                 pool.reopen()
-            elif pool.stale or beat:
-                pool.renew()
             if beat:
                 pool.call(lambda live: live.session.heartbeat(), None)
+            if pool.stale or beat:
+                pool.renew()
             for state, why in pool.breaker.take_changes():
                 log.warning("maru: pool %s is %s%s", pool.name, state, f" ({why})" if why else " again")
         if beat and self.each_beat is not None:

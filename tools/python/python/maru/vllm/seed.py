@@ -23,8 +23,8 @@ def from_environment(environ=os.environ):
     if not seed or not seed.isdecimal():
         found = "unset" if seed is None else repr(seed)
         raise SeedError(
-            f"PYTHONHASHSEED: found {found}, wanted a number, the same on every engine that shares a region (PYTHONHASHSEED=0): "
-            "vLLM's block hashes begin with it, so engines with different ones would never hit"
+            f"PYTHONHASHSEED: found {found}, wanted a number, the same on every engine that shares a region "
+            "(PYTHONHASHSEED=0): vLLM's block hashes begin with it, so engines with different ones would never hit"
         )
     return seed
 
@@ -49,9 +49,9 @@ def check_card(found, fields):
     for key, flag in (("hash_seed", "PYTHONHASHSEED"), ("hash_algorithm", "--prefix-caching-hash-algo")):
         if theirs[key] != fields[key]:
             raise SeedError(
-                f"{flag}: found {fields[key]!r} here, wanted {theirs[key]!r} as the engines have that already use the cache "
-                f"namespace {fields['revision']!r}; with two values nothing would ever hit. Start this engine with theirs, or give "
-                "it a maru_cache_namespace of its own"
+                f"{flag}: found {fields[key]!r} here, wanted {theirs[key]!r} as the engines have that already use the "
+                f"cache namespace {fields['revision']!r}; with two values nothing would ever hit. Start this engine "
+                "with theirs, or give it a maru_cache_namespace of its own"
             )
 
 

@@ -56,7 +56,8 @@ def check_layout(pages, kv_caches, layers, block, block_tokens):
         written = int((elements != 0).sum())
         if written != elements.numel():
             raise LayoutError(
-                f"{name}: found {written} of {elements.numel()} elements of block {block} written, wanted all: its bytes lie elsewhere too"
+                f"{name}: found {written} of {elements.numel()} elements of block {block} written, "
+                "wanted all: its bytes lie elsewhere too"
             )
     return True
 

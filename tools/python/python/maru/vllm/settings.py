@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from maru import ConfigError, config
 
 KEYS = {
-    "maru_load_mode": "sync: loads are done before the step that needs them; async: in the background, other requests go on",
+    "maru_load_mode": "sync: loads are done before the step that needs them; async: in the background, others go on",
     "maru_store_generated": "whether blocks of generated tokens are stored too (true), or prompts alone",
     "maru_verify": "always: each loaded block's checksum is verified; never: only that it is the block asked for",
 }

@@ -77,7 +77,7 @@ def check_groups(kv_cache_config):
     groups = kv_cache_config.kv_cache_groups
     if len(groups) != 1:
         _refuse(
-            "KV cache groups", len(groups), "one (--disable-hybrid-kv-cache-manager for models that mix attention kinds)",
+            "KV cache groups", len(groups), "one (--disable-hybrid-kv-cache-manager where attention kinds mix)",
             "with several groups a failed load cannot be named by block",
         )  # fmt: skip
     spec = groups[0].kv_cache_spec
