@@ -20,11 +20,11 @@ use maru::os::fill::reserve;
 use maru::os::map::Mapping;
 use maru::os::{Backing, BackingFile};
 use maru::{
-    Batch, Commit, Format, Namespace, NamespaceId, ObjectId, OpenOptions, ReadFor, Region, Reserve, ReserveOptions,
-    Role, Session, Verify, Wish,
+    Batch, Commit, Format, NamespaceId, ObjectId, OpenOptions, ReadFor, Region, Reserve, ReserveOptions, Role, Session,
+    Verify, Wish,
 };
 use maru_bench::contest::{Contest, Outcome};
-use maru_bench::{mix, prefix};
+use maru_bench::{mix, namespace, prefix};
 
 const SIZES: [usize; 3] = [64 << 10, 448 << 10, 1 << 20];
 /// Bytes of blocks in each place that is copied to or from.
@@ -53,22 +53,6 @@ fn main() {
     if wants("readers") {
         two_readers(448 << 10);
     }
-}
-
-fn namespace() -> Namespace {
-    Namespace::new()
-        .tenant("bench")
-        .model("bench")
-        .revision("1")
-        .adapter("none")
-        .dtype("none")
-        .quantization("none")
-        .geometry("blocks")
-        .storage_format("bench-1")
-        .block_tokens(256)
-        .parallel("tp=1")
-        .hash_algorithm("mix")
-        .hash_seed("0")
 }
 
 /// A session on a region with room for all blocks of one place, and a little more.

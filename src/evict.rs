@@ -21,11 +21,11 @@
 //!   where all of them are leased or being written the answer is "no". The next store goes on from there. There is no spin.
 
 use core::ops::ControlFlow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use maru_layout::superblock::SlotClass;
 use maru_layout::table::Counter;
-use maru_layout::word::{Owner, SlotState, SlotWord, TokenWord};
+use maru_layout::word::{LeaseCell, Owner, SlotState, SlotWord, TokenWord};
 
 use crate::budget::{Purse, Unspent};
 use crate::engine::{Engine, Eviction};
@@ -86,8 +86,28 @@ impl Victim {
 struct Learnt {
     /// Sessions that were not proven dead when asked.
     alive: Vec<u32>,
-    /// Slots that leases protect, once a drained one was found held.
-    read: Option<HashSet<u32>>,
+    /// Slots that leases protect which have not lapsed, once a drained one was found held.
+    held: Option<SlotSet>,
+}
+
+/// Some of a region's slots, a bit each: filled from a million cells in a millisecond or two.
+struct SlotSet(Vec<u64>);
+
+impl SlotSet {
+    fn of(slots: u32) -> Self {
+        Self(vec![0; slots.div_ceil(64) as usize])
+    }
+
+    /// Slots of lease cells are bytes of the region: one that is none is left out.
+    fn insert(&mut self, slot: u32) {
+        if let Some(word) = self.0.get_mut(slot as usize / 64) {
+            *word |= 1 << (slot % 64);
+        }
+    }
+
+    fn contains(&self, slot: u32) -> bool {
+        self.0.get(slot as usize / 64).is_some_and(|word| word & (1 << (slot % 64)) != 0)
+    }
 }
 
 /// What a hand finds at a slot.
@@ -107,7 +127,7 @@ impl<R: Regime> Engine<R> {
         // Twice around is enough: the first time what was read is renewed, and the horizon moves.
         let mut left = LOOK.min(class.slot_count.saturating_mul(2).max(BATCH as u32));
         let mut later: Vec<Victim> = Vec::with_capacity(BATCH);
-        let mut read: Option<HashSet<u32>> = None;
+        let mut read: Option<SlotSet> = None;
         let mut learnt = Learnt::default();
         while left > 0 {
             // `None`: a slot came free, or was free, on the way.
@@ -116,7 +136,7 @@ impl<R: Regime> Engine<R> {
             };
             if let Some(read) = &read {
                 // They come last: their reader may be dead.
-                let (unlikely, likely) = due.into_iter().partition(|victim| read.contains(&victim.slot));
+                let (unlikely, likely) = due.into_iter().partition(|victim| read.contains(victim.slot));
                 later.extend::<Vec<Victim>>(unlikely);
                 due = likely;
             }
@@ -128,7 +148,7 @@ impl<R: Regime> Engine<R> {
             }
             later.append(&mut due);
             // All of a batch were leased: many are, so from here on they are known beforehand.
-            read.get_or_insert_with(|| self.slots_being_read());
+            read.get_or_insert_with(|| self.slots_being_read(|_, _, _| true));
         }
         // Nothing is due within reach: what would be next goes.
         self.evict_first(later)
@@ -350,16 +370,18 @@ impl<R: Regime> Engine<R> {
             }
             // Leases of the dead do not keep it: whoever needs the room recovers them, and costs no living block its place.
             Some(SlotState::Retiring) if word.owner() == Owner::NOBODY => {
-                if learnt.read.as_ref().is_some_and(|read| read.contains(&slot)) {
+                if learnt.held.as_ref().is_some_and(|held| held.contains(slot)) {
                     return false;
                 }
                 if !self.leased_by_the_living(slot, word.generation()) {
                     return self.free_drained(slot, word);
                 }
                 // Where one is held many may be, and each look passes over all cells.
-                if learnt.read.is_none() {
+                if learnt.held.is_none() {
                     self.recover_all_dead();
-                    learnt.read = Some(self.slots_being_read());
+                    // Also begins to watch every copy lease, so that each of them lapses in its time.
+                    learnt.held =
+                        Some(self.slots_being_read(|session, index, cell| !self.has_lapsed(session, index, cell)));
                 }
                 false
             }
@@ -416,11 +438,13 @@ impl<R: Regime> Engine<R> {
         freed
     }
 
-    /// Slots that leases protect, of whatever life, by one look over all cells: advice.
-    fn slots_being_read(&self) -> HashSet<u32> {
-        let mut slots = HashSet::new();
-        self.visit_leases(|_, _, cell| {
-            slots.insert(cell.slot());
+    /// Slots that leases which `count` protect, of whatever life, by one look over all cells: advice.
+    fn slots_being_read(&self, count: impl Fn(u32, u32, LeaseCell) -> bool) -> SlotSet {
+        let mut slots = SlotSet::of(self.tables.geometry().slot_count);
+        self.visit_leases(|session, index, cell| {
+            if count(session, index, cell) {
+                slots.insert(cell.slot());
+            }
             ControlFlow::Continue(())
         });
         slots

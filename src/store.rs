@@ -106,8 +106,14 @@ enum Twin {
 impl<R: Regime> Engine<R> {
     /// Reserves a slot for `key`, or says why not. The caller has checked session and namespace.
     pub(crate) fn reserve_slot(&self, key: &ObjectKey, len: u64, terms: Terms) -> Result<Claim, NotGranted> {
-        self.count(Counter::Reserved, 1);
         let outcome = self.reserve_rounds(key, len, terms);
+        // A session that could make room, asked for free space only: the caller asks on, and nothing has been refused yet.
+        let asked_ahead = self.eviction.on && !terms.evict;
+        if asked_ahead && matches!(outcome, Err(NotGranted::Refused(Why::NoSpace | Why::OverBudget | Why::BucketBusy)))
+        {
+            return outcome;
+        }
+        self.count(Counter::Reserved, 1);
         let Err(lost) = outcome else { return outcome };
         let counter = match lost {
             NotGranted::Present => Counter::Present,

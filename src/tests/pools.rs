@@ -400,6 +400,11 @@ fn free_space_of_any_pool_comes_before_eviction_and_eviction_in_the_write_order(
         assert_eq!(put(&store, &ns, number, Replicas::One), "cpu", "block {number}: the first pool makes room");
     }
     assert_eq!(get(&store, &ns, cpu), "cxl", "and the second has lost none");
+    for pool in store.pools() {
+        let counters = pool.session().counters();
+        let refused = counters.iter().find(|(counter, _)| counter.name() == "refused_no_space").expect("counted").1;
+        assert_eq!(refused, 0, "{}: nothing was refused, whatever was asked on the way", pool.name());
+    }
     // Nothing is evicted for a store that says so, and the refusal names both pools.
     let mut options = StoreOptions::default();
     options.reserve.free_space_only = true;
