@@ -29,6 +29,7 @@ use maru_layout::object::PayloadCrc;
 /// Shorter copies are stored plainly: they gain little from streaming, and lose what the cache has of the target.
 const STREAM_FROM_BYTES: usize = 4096;
 /// A cache line, where streaming begins and ends.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE_BYTES: usize = 64;
 /// What goes through a private buffer at once, where no kernel hashes what it has in its registers.
 const PIECE_BYTES: usize = 4096;
@@ -78,6 +79,7 @@ impl Kernel {
     ];
 
     /// Whether this processor has the instructions.
+    #[cfg(any(test, all(target_arch = "x86_64", not(miri))))]
     pub(crate) fn is_here(self) -> bool {
         match self {
             Self::Words => true,
@@ -159,6 +161,7 @@ pub(crate) unsafe fn copy_hashed(
 }
 
 /// A copy in parts: what lies before the first whole line of the target, whole turns of a loop, the rest.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn parts(target: *mut u8, length: usize, stores: Stores, turn_bytes: usize) -> (usize, usize) {
     let head = match stores {
         Stores::Plain => 0,

@@ -7,7 +7,9 @@
 //!
 //! The loops ask for the source 2 KiB ahead: the multiplications fill the processor's window, so that it sees less far
 //! ahead by itself than a bare copy does (a quarter of the speed from cold memory). Asking faults nowhere and loads nothing
-//! (K2 holds).
+//! (K2 holds). Plain stores ask for the lines of the target, too, 1 KiB ahead, to own them: for the same reason the
+//! processor would begin to fetch them too late. From and to cold memory that is a fifth faster, and a tenth where all of
+//! it is in the second-level cache.
 //!
 //! A loop keeps as many bytes as one turn moves. They are what is left of the message at the end, and are hashed the
 //! ordinary way.
@@ -58,7 +60,7 @@ fn of_rest(rest: &[u8]) -> PayloadCrc {
 }
 
 macro_rules! four {
-    ($($(#[$doc:meta])* $name:ident: $store:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $store:literal $(, own $own:literal)?;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
@@ -84,6 +86,7 @@ macro_rules! four {
                     "jmp 3f",
                     "2:",
                     "prefetcht0 [rsi + 2048]",
+                    $(concat!($own, " [rdi + 1024]"),)?
                     "movdqu xmm4, xmmword ptr [rsi]",
                     "movdqu xmm5, xmmword ptr [rsi + 16]",
                     "movdqu xmm6, xmmword ptr [rsi + 32]",
@@ -138,13 +141,13 @@ macro_rules! four {
 
 four! {
     /// Four lanes, plain stores.
-    four_plain: "movdqu";
+    four_plain: "movdqu", own "prefetchw";
     /// Four lanes, streaming stores.
     four_streaming: "movntdq";
 }
 
 macro_rules! sixteen {
-    ($($(#[$doc:meta])* $name:ident: $store:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident: $store:literal $(, own $own:literal)?;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
@@ -174,6 +177,12 @@ macro_rules! sixteen {
                     "prefetcht0 [rsi + 2112]",
                     "prefetcht0 [rsi + 2176]",
                     "prefetcht0 [rsi + 2240]",
+                    $(
+                        concat!($own, " [rdi + 1024]"),
+                        concat!($own, " [rdi + 1088]"),
+                        concat!($own, " [rdi + 1152]"),
+                        concat!($own, " [rdi + 1216]"),
+                    )?
                     "vmovdqu64 zmm4, zmmword ptr [rsi]",
                     "vmovdqu64 zmm5, zmmword ptr [rsi + 64]",
                     "vmovdqu64 zmm6, zmmword ptr [rsi + 128]",
@@ -221,7 +230,7 @@ macro_rules! sixteen {
 
 sixteen! {
     /// Sixteen lanes, plain stores.
-    sixteen_plain: "vmovdqu64";
+    sixteen_plain: "vmovdqu64", own "prefetchw";
     /// Sixteen lanes, streaming stores.
     sixteen_streaming: "vmovntdq";
 }
