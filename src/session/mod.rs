@@ -5,37 +5,41 @@
 //!
 //! | file | does |
 //! | --- | --- |
-//! | `attach.rs` | takes an entry of the session table |
+//! | `check.rs` | whether a call can be tried |
+//! | `join.rs`, `attach.rs` | choose an entry of the session table, and take it |
 //! | `announce.rs` | tells the host's coordinator about it |
 //! | `liveness.rs` | proof of death |
 //! | `reservation.rs` | the writer's end of a store |
 //! | `lease.rs` | the reader's end of a load |
 //! | `options.rs` | whether it evicts, and what it may hold |
 //! | `pin.rs` | keeps blocks for a time |
-//! | `reader.rs` | looking without joining |
+//! | `look.rs`, `reader.rs` | looking, also without joining |
 //! | `operator.rs` | fencing, recovering, leading: for coordinators and operators |
 
 mod announce;
 mod attach;
+mod check;
+mod join;
 mod lease;
 pub(crate) mod liveness;
+mod look;
 pub(crate) mod operator;
 mod options;
 mod pin;
 mod reader;
 mod reservation;
 
-use core::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 
-use bytemuck::Zeroable;
 use maru_layout::superblock::Hosts;
-use maru_layout::table::{Counter, Operation, RecordOutcome, Role, SessionEntry};
-use maru_layout::word::{FormatWord, LeaseKind, SlotState, SlotWord};
+use maru_layout::table::{Counter, Operation, RecordOutcome};
+use maru_layout::word::{LeaseKind, SlotState, SlotWord};
 
 pub use self::announce::{AnnounceError, coordinator_socket};
+pub(crate) use self::check::{check_region, check_size, not_lost};
 pub use self::lease::{Lease, View};
 pub use self::liveness::{Liveness, host_tag};
+use self::look::each_namespace;
 pub use self::operator::SessionInfo;
 pub use self::options::{Evict, SessionOptions};
 pub use self::pin::Pin;
@@ -46,18 +50,15 @@ use self::pin::Pins;
 use crate::engine::{Engine, Eviction, Me, World};
 use crate::lease::Held;
 use crate::namespace::Namespace;
-use crate::os::BackingKind;
-use crate::os::identity::{ProcessIdentity, random_bytes, wall_ns};
 use crate::os::lock::LifeLock;
 use crate::regime::{ManyHosts, OneHost};
 use crate::region::{Inner, Mode};
 use crate::step::step;
 use crate::store::{NotGranted, Terms};
-use crate::sync::process;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, process};
 use crate::{
-    AttachError, Batch, Budget, CallError, Commit, LeaseHandle, Limits, NamespaceError, NamespaceId, NamespaceUsage,
-    ObjectId, Probe, ReclaimReport, Release, ReserveOptions, Retire, StillHeld, Token, Usage, Why, Writer,
+    Batch, Budget, CallError, Commit, LeaseHandle, Limits, NamespaceError, NamespaceId, NamespaceUsage, ObjectId,
+    Probe, ReclaimReport, Release, ReserveOptions, Retire, StillHeld, Token, Usage, Why, Writer,
 };
 
 /// The one dispatch on the regime, made when the session is.
@@ -106,97 +107,6 @@ pub struct Session {
 }
 
 impl Session {
-    pub(crate) fn attach(
-        inner: &Arc<Inner>,
-        engine: &str,
-        role: Role,
-        options: SessionOptions,
-    ) -> Result<Self, AttachError> {
-        if inner.mode == Mode::ReadOnly {
-            return Err(AttachError::ReadOnly);
-        }
-        if engine.is_empty() || engine.len() > 64 || engine.chars().any(char::is_control) {
-            return Err(AttachError::EngineName { bytes: engine.len() });
-        }
-        options.check()?;
-        let eviction = options.eviction();
-        check_region(inner)?;
-        let process = ProcessIdentity::current()?;
-        let host_tag = liveness::host_tag(&process.host, inner.locks())?;
-        let world = inner.world()?;
-        let id: [u8; 16] = random_bytes();
-        let id_low = u64::from_le_bytes(id[..8].try_into().expect("eight bytes"));
-        let mut facts = SessionEntry::zeroed();
-        facts.id = id;
-        facts.host_id = process.host.host_id;
-        facts.boot_id = process.host.boot_id;
-        facts.pid = process.pid;
-        facts.pid_ns = process.pid_ns;
-        facts.start_time_ticks = process.start_time_ticks;
-        facts.role = role as u16;
-        facts.attached_ns = wall_ns();
-        facts.engine[..engine.len()].copy_from_slice(engine.as_bytes());
-
-        let entries = inner.geometry().session_count;
-        let (mut live, mut unknown) = (0, 0);
-        // Free entries first: what a dead session left, its flight record too, stays to be looked at as long as there is
-        // room beside it.
-        let free = (0..entries).filter(|index| idle(inner, *index));
-        for (index, last_pass) in free.map(|index| (index, false)).chain((0..entries).map(|index| (index, true))) {
-            // Asking first keeps the lock of a live session from being tried for.
-            match world.liveness(index) {
-                Liveness::Alive => {
-                    live += u32::from(last_pass);
-                    continue;
-                }
-                Liveness::Unknown if !idle(inner, index) => {
-                    unknown += u32::from(last_pass);
-                    continue;
-                }
-                _ => {}
-            }
-            let Some(lock) = LifeLock::take(inner.locks(), inner.offset + u64::from(index))? else {
-                live += u32::from(last_pass);
-                continue;
-            };
-            // From here on nobody else moves this entry forward; what it says belongs to the dead.
-            let (found, judged) = world.judged(index);
-            let me = Me::new(index, maru_layout::word::SessionWord(0), id_low);
-            let attaching = Dispatch::new(inner, me, Box::new(inner.world()?), eviction);
-            let Some(word) = on!(attaching, e => e.attach_entry(host_tag, found, judged, &facts)) else { continue };
-            let me = Me::new(index, word, id_low);
-            let dispatch = Dispatch::new(inner, me, Box::new(inner.world()?), eviction);
-            // ORDERING: SeqCst fence: my lock and entry come before this look at the format word; a formatter claims the
-            // word before it looks at locks and entries. One of us sees the other.
-            step!(AttachFence);
-            fence(Ordering::SeqCst);
-            if let Err(error) = check_region(inner) {
-                drop(lock);
-                return Err(error.into());
-            }
-            // An engine that is back finds its old self's slots and leases given back. What the old self remembered of its
-            // last moments stays, as long as there is another entry to take.
-            for old in 0..entries {
-                let same = inner.tables.session(old).holder().is_some_and(|(_, old)| old.engine == facts.engine);
-                if same {
-                    on!(dispatch, e => e.recover_if_dead(old));
-                }
-            }
-            on!(dispatch, e => e.ended(Operation::Attach, RecordOutcome::Done, None, &[0; 32]));
-            return Ok(Self {
-                inner: inner.clone(),
-                dispatch,
-                lock: Some(lock),
-                me,
-                world,
-                options,
-                pins: Mutex::default(),
-                loads: process::AtomicU64::new(0),
-            });
-        }
-        Err(AttachError::Full { limit: entries, live, unknown })
-    }
-
     /// Refuses calls that cannot be tried: another process, a lost or replaced region, a fenced session.
     fn check(&self) -> Result<(), CallError> {
         check_region(&self.inner)?;
@@ -411,7 +321,7 @@ impl Session {
     /// The call cannot be tried.
     pub fn probe(&self, object: &ObjectId) -> Result<Probe, CallError> {
         self.check()?;
-        let answer = probe(&self.dispatch, object);
+        let answer = look::probe(&self.dispatch, object);
         not_lost(&self.inner)?;
         answer
     }
@@ -422,7 +332,7 @@ impl Session {
     /// The batch cannot be tried.
     pub fn probe_batch(&self, objects: &[ObjectId]) -> Result<Vec<Probe>, CallError> {
         self.check()?;
-        let answers = probe_batch(&self.dispatch, objects);
+        let answers = look::probe_batch(&self.dispatch, objects);
         not_lost(&self.inner)?;
         answers
     }
@@ -434,7 +344,7 @@ impl Session {
     /// The call cannot be tried.
     pub fn probe_prefix(&self, objects: &[ObjectId]) -> Result<usize, CallError> {
         self.check()?;
-        let answer = probe_prefix(&self.dispatch, objects);
+        let answer = look::probe_prefix(&self.dispatch, objects);
         not_lost(&self.inner)?;
         answer
     }
@@ -596,7 +506,7 @@ impl Session {
     /// The id is of another region; or the call cannot be tried.
     pub fn namespace_usage(&self, namespace: &NamespaceId) -> Result<NamespaceUsage, CallError> {
         check_region(&self.inner)?;
-        namespace_usage(&self.inner, &self.dispatch, namespace)
+        look::namespace_usage(&self.inner, &self.dispatch, namespace)
     }
 
     /// What this entry has counted, by its owners so far. Nothing in a forked child, where nothing is mapped.
@@ -670,127 +580,4 @@ impl core::fmt::Debug for Session {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Session({}, epoch {})", self.me.index, self.me.live.epoch())
     }
-}
-
-fn idle(inner: &Inner, index: u32) -> bool {
-    inner.tables.session(index).word().is(maru_layout::word::SessionState::Free)
-}
-
-/// Refuses calls on a region that is not this process's, is lost, or has been replaced.
-pub(crate) fn check_region(inner: &Inner) -> Result<(), CallError> {
-    if inner.tag.is_foreign() {
-        return Err(CallError::ForeignProcess);
-    }
-    let replaced = inner.replaced.load(process::Ordering::Relaxed)
-        || inner.tables.control().format() != FormatWord::ready(&inner.geometry().region_id);
-    // After the look: a format word that faulted away reads as zero, and is not another region's.
-    not_lost(inner)?;
-    if replaced {
-        return Err(CallError::Replaced);
-    }
-    Ok(())
-}
-
-/// Refuses what was read from memory that has faulted away: zeros that nobody stored. Asked after reading, because the
-/// read itself may be what finds out.
-pub(crate) fn not_lost(inner: &Inner) -> Result<(), CallError> {
-    if inner.tables.mapping().is_lost() { Err(CallError::Lost) } else { Ok(()) }
-}
-
-/// Whether the backing still has the bytes that are mapped. Files only: a device does not shrink.
-pub(crate) fn check_size(inner: &Inner) -> Result<(), CallError> {
-    if inner.backing.kind() == BackingKind::DeviceDax {
-        return Ok(());
-    }
-    let mapped_bytes = inner.offset + inner.geometry().length_bytes;
-    match inner.backing.size_now() {
-        Ok(now_bytes) if now_bytes < mapped_bytes => Err(CallError::Resized { mapped_bytes, now_bytes }),
-        _ => Ok(()),
-    }
-}
-
-fn namespace_usage(inner: &Inner, dispatch: &Dispatch, namespace: &NamespaceId) -> Result<NamespaceUsage, CallError> {
-    let spent_tokens = on!(dispatch, e => {
-        e.check_origin(namespace)?;
-        e.purse(namespace.row).map_or(0, |purse| e.spent_tokens(purse))
-    });
-    let usage = NamespaceUsage { spent_tokens, ..crate::region::namespace_usage(&inner.tables, namespace.row) };
-    not_lost(inner)?;
-    Ok(usage)
-}
-
-pub(crate) fn probe(dispatch: &Dispatch, object: &ObjectId) -> Result<Probe, CallError> {
-    on!(dispatch, e => {
-        let found = e.find_one(&object.key());
-        e.count(Counter::Probed, 1);
-        // Invalidated before or meanwhile: what was found under the old generation does not count.
-        if !e.check_namespace(&object.namespace)? {
-            return Ok(Probe::Miss(Why::Invalidated));
-        }
-        Ok(match found {
-            Ok(sighting) => {
-                e.count(Counter::ProbeHits, 1);
-                Probe::Hit { len: e.bounded_length(&sighting) }
-            }
-            Err(why) => Probe::Miss(why),
-        })
-    })
-}
-
-pub(crate) fn probe_batch(dispatch: &Dispatch, objects: &[ObjectId]) -> Result<Vec<Probe>, CallError> {
-    on!(dispatch, e => {
-        let mut answers = Vec::with_capacity(objects.len());
-        let mut hits = 0;
-        e.find_each(objects, |_, found| {
-            answers.push(match found {
-                Ok(sighting) => {
-                    hits += 1;
-                    Probe::Hit { len: e.bounded_length(&sighting) }
-                }
-                Err(why) => Probe::Miss(why),
-            });
-            ControlFlow::Continue(())
-        });
-        e.count(Counter::Probed, objects.len() as u64);
-        // Invalidated before or meanwhile: what was found under the old generation does not count.
-        each_namespace(objects, |run, namespace| {
-            if !e.check_namespace(namespace)? {
-                let answers = &mut answers[run];
-                hits -= answers.iter().filter(|answer| answer.is_hit()).count() as u64;
-                answers.iter_mut().for_each(|answer| *answer = Probe::Miss(Why::Invalidated));
-            }
-            Ok(())
-        })?;
-        e.count(Counter::ProbeHits, hits);
-        Ok(answers)
-    })
-}
-
-pub(crate) fn probe_prefix(dispatch: &Dispatch, objects: &[ObjectId]) -> Result<usize, CallError> {
-    on!(dispatch, e => {
-        let mut run = e.leading_run(objects);
-        // Invalidated before or meanwhile: what was found under the old generation does not count.
-        each_namespace(objects, |objects, namespace| {
-            if objects.start < run && !e.check_namespace(namespace)? {
-                run = objects.start;
-            }
-            e.check_origin(namespace)
-        })?;
-        e.count(Counter::Probed, objects.len() as u64);
-        e.count(Counter::ProbeHits, run as u64);
-        Ok(run)
-    })
-}
-
-/// Calls `each` for every run of objects of one namespace, until it refuses one.
-fn each_namespace(
-    objects: &[ObjectId],
-    mut each: impl FnMut(Range<usize>, &NamespaceId) -> Result<(), CallError>,
-) -> Result<(), CallError> {
-    let mut start = 0;
-    for run in objects.chunk_by(|left, right| left.namespace == right.namespace) {
-        each(start..start + run.len(), &run[0].namespace)?;
-        start += run.len();
-    }
-    Ok(())
 }

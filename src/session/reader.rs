@@ -65,7 +65,7 @@ impl Reader {
     /// The call cannot be tried.
     pub fn probe(&self, object: &ObjectId) -> Result<Probe, CallError> {
         check_region(&self.inner)?;
-        let answer = super::probe(&self.dispatch, object);
+        let answer = super::look::probe(&self.dispatch, object);
         not_lost(&self.inner)?;
         answer
     }
@@ -76,7 +76,7 @@ impl Reader {
     /// The call cannot be tried.
     pub fn probe_prefix(&self, objects: &[ObjectId]) -> Result<usize, CallError> {
         check_region(&self.inner)?;
-        let answer = super::probe_prefix(&self.dispatch, objects);
+        let answer = super::look::probe_prefix(&self.dispatch, objects);
         not_lost(&self.inner)?;
         answer
     }
@@ -114,7 +114,7 @@ impl Reader {
     /// The id is of another region; or the call cannot be tried.
     pub fn namespace_usage(&self, namespace: &NamespaceId) -> Result<NamespaceUsage, CallError> {
         check_region(&self.inner)?;
-        super::namespace_usage(&self.inner, &self.dispatch, namespace)
+        super::look::namespace_usage(&self.inner, &self.dispatch, namespace)
     }
 
     /// Recounts all slot words.
