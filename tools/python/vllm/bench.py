@@ -1,11 +1,13 @@
 """The paper's experiment on CPU engines: what a prefix costs that was computed before, here or in another engine.
 
-    tools/python/vllm/bench                       what fits into a quarter of an hour on two cores
+    tools/python/vllm/bench                       what fits into half an hour on two cores
     tools/python/vllm/bench --sessions 20         the paper's count
     tools/python/vllm/bench --report stats.json   table and picture again, from the numbers of a run
 
-Two servers as in production, one core each, a random model. A session is two requests with one prompt: the first
-computes it, the second uses it again, on the same server (`same`) or on the other (`cross`).
+Two servers as in production, one core each, a random model. A session is one prompt: server A computes it, then it is
+asked again of the same server (`same`) and of the other one (`cross`), in an order that changes from session to session,
+so that a ratio of the two arms is one of two requests a moment apart. What computes everything again costs the same
+every time: T0, and T1's `cross`, have one session a repetition.
 
     T0  no reuse: neither prefix cache nor connector
     T1  the engine's own prefix cache
@@ -15,7 +17,7 @@ Every tier runs `--repetitions` times on fresh servers and a fresh region, in an
 which ends the run: a first request hits nothing (no prompt leaks into another); prompts that were never stored hit
 nothing; exactly one worker has formatted the region and the other has attached. Hit rates are the engines' own counters
 around each request. The last line on stdout is the numbers as JSON; they go to --out, and as a table and a picture into
-the README.
+`tools/python/README.md`.
 """
 
 import argparse
@@ -88,11 +90,15 @@ class Tier:
                 server.ttft(prompt((run, self.tier, "warm", other), longest if self.tier == "T4" else 600))
 
     def ask(self, server, ids):
-        """(milliseconds, hit rate by the engine's own counters)."""
+        """(milliseconds, hit rate by the engine's own counters, milliseconds of that which the connector loaded)."""
         before = server.counters()
         took = server.ttft(ids)
         after = server.counters()
-        return took * 1000, sum(after.get(name, 0) - before.get(name, 0) for name in HITS[self.tier]) / len(ids)
+
+        def more(name):
+            return after.get(name, 0) - before.get(name, 0)
+
+        return took * 1000, sum(map(more, HITS[self.tier])) / len(ids), more("vllm:maru_load_seconds_total") * 1000
 
     def check_fresh(self):
         """Control 3."""
@@ -129,7 +135,7 @@ def measure(wish, keep):
     """`keep(rows, controls, repetitions)` is called after each tier, so that a long run can be looked into."""
     rows, controls = [], {"leak_rate_max": 0.0, "never_stored": 0, "regions": []}
     for repetition in range(wish.repetitions):
-        order = [TIERS[(n + repetition) % len(TIERS)] for n in range(len(TIERS))]
+        order = [wish.tiers[(n + repetition) % len(wish.tiers)] for n in range(len(wish.tiers))]
         for tier in order:
             began = time.monotonic()
             up = Tier(tier, wish, f"r{repetition}")
@@ -137,23 +143,32 @@ def measure(wish, keep):
             try:
                 controls["regions"].append(up.check_fresh()) if tier == "T4" else None
                 controls["never_stored"] += up.check_no_false_hits(f"r{repetition}", wish.never)
-                for session in range(wish.sessions):
+                for session in range(1 if tier == "T0" else wish.sessions):
                     for length in wish.lengths:
-                        for arm in ("same", "cross"):
-                            ids = prompt((repetition, tier, session, length, arm), length)
-                            first, leak = up.ask(up.servers[0], ids)
-                            controls["leak_rate_max"] = max(controls["leak_rate_max"], leak)
-                            if leak > 0.05:
-                                raise SystemExit(
-                                    f"control: found a hit rate of {leak:.3f} for a first request, wanted at most 0.05"
-                                )
-                            second, rate = up.ask(up.servers[0 if arm == "same" else 1], ids)
-                            rows.append({"repetition": repetition, "tier": tier, "arm": arm, "tokens": length, "session": session,
-                                         "first_ms": first, "second_ms": second, "hit_rate": rate})  # fmt: skip
-                            say(f"  {arm:5} {length:5}: {first:8.0f} ms, again {second:8.0f} ms, hit rate {rate:.3f}")
+                        rows += one_session(up, repetition, session, length, controls)
             finally:
                 up.end()
             keep(rows, controls, repetition + 1)
+
+
+def one_session(up, repetition, session, length, controls):
+    """The rows of one session."""
+    ids = prompt((repetition, up.tier, session, length), length)
+    first, leak, _ = up.ask(up.servers[0], ids)
+    controls["leak_rate_max"] = max(controls["leak_rate_max"], leak)
+    if leak > 0.05:
+        raise SystemExit(f"control: found a hit rate of {leak:.3f} for a first request, wanted at most 0.05")
+    arms = {"same": up.servers[0], "cross": up.servers[1]}
+    if up.tier == "T1" and session > 0:
+        del arms["cross"]
+    rows = []
+    for arm in sorted(arms, reverse=(repetition + session) % 2 == 0):
+        again, rate, load = up.ask(arms[arm], ids)
+        rows.append({"repetition": repetition, "tier": up.tier, "arm": arm, "tokens": length, "session": session,
+                     "first_ms": first, "second_ms": again, "hit_rate": rate, "load_ms": load})  # fmt: skip
+    words = ", ".join(f"{row['arm']} {row['second_ms']:.0f} ms (hit rate {row['hit_rate']:.3f})" for row in rows)
+    say(f"  {length:5} tokens: {first:6.0f} ms, again {words}")
+    return rows
 
 
 def lookup_micros():
@@ -202,12 +217,13 @@ def lookup_micros():
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--sessions", type=int, default=1, help="request pairs a cell and repetition (the paper: 20; default 1)"
+        "--sessions", type=int, default=4, help="prompts a length and repetition (the paper: 20; default 4)"
     )
     parser.add_argument(
         "--repetitions", type=int, default=3, help="each on fresh servers and a fresh region (default 3)"
     )
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens of a prompt")
+    parser.add_argument("--tiers", choices=TIERS, nargs="+", default=TIERS, help="only these, to look into something")
     parser.add_argument("--never", type=int, default=3, help="never-stored prompts a server and repetition (control 2)")
     parser.add_argument("--size", choices=mkmodel.SIZES, default="small", help="the random model")
     parser.add_argument("--pool", default="2GiB", help="size of the region")
@@ -217,7 +233,7 @@ def arguments():
         default=pathlib.Path(os.environ.get("MARU_VLLM_SCRATCH", tempfile.gettempdir() + "/maru-vllm")),
     )
     parser.add_argument(
-        "--out", type=pathlib.Path, default=None, help="where stats.json goes (default: the scratch folder)"
+        "--out", type=pathlib.Path, default=None, help="file for the numbers (default: stats.json in the scratch folder)"
     )
     parser.add_argument("--report", type=pathlib.Path, help="no run: table and picture from this file")
     parser.add_argument("--no-readme", action="store_true", help="leave the README as it is")
@@ -237,7 +253,7 @@ def main():
         wish.scratch.mkdir(parents=True, exist_ok=True)
         wish.model = mkmodel.make(wish.scratch / f"m-{wish.size}", wish.size)
         began, load, lookup = time.time(), os.getloadavg()[0], lookup_micros()
-        out = (wish.out or wish.scratch) / "stats.json"
+        out = wish.out or wish.scratch / "stats.json"
         stats = {}
 
         def keep(rows, controls, repetitions):
@@ -251,9 +267,12 @@ def main():
 
         measure(wish, keep)
         say(f"numbers in {out}")
+    if not wish.report and set(wish.tiers) != set(TIERS):
+        print(json.dumps(stats))
+        return
     say(report.table(stats))
     if not wish.no_readme:
-        report.write(stats, HERE / "README.md", HERE / "bench.svg")
+        report.write(stats, HERE.parent / "README.md", HERE / "bench.svg")
     print(json.dumps(report.summary(stats)))
 
 

@@ -25,22 +25,29 @@ def median(rows, key="second_ms"):
     return statistics.median(row[key] for row in rows)
 
 
+def paired(above, below):
+    """Ratios within one session."""
+    of = {(row["repetition"], row["session"]): row["second_ms"] for row in below}
+    return [row["second_ms"] / of[row["repetition"], row["session"]] for row in above]
+
+
 def summary(stats):
     """What is to be reached, as numbers."""
     cell = cells(stats)
     lengths = sorted({tokens for _, _, tokens in cell})
     by_length = {}
     for n in lengths:
-        t0, t4c, t4s, t1s = (
-            median(cell[key]) for key in (("T0", "cross", n), ("T4", "cross", n), ("T4", "same", n), ("T1", "same", n))
+        t0, t4c, t1s = (
+            median(cell[key]) for key in (("T0", "cross", n), ("T4", "cross", n), ("T1", "same", n))
         )
         by_length[str(n)] = {
             "speed_up": t0 / t4c,
-            "cross_over_same": t4c / t4s,
+            "cross_over_same": statistics.median(paired(cell["T4", "cross", n], cell["T4", "same", n])),
             "over_local_hit": t4c / t1s,
             "hit_rate": min(row["hit_rate"] for row in cell["T4", "cross", n]),
             "every_full_block": (n - 1) // BLOCK * BLOCK / n,
             "cross_ms": t4c,
+            "cross_load_ms": median(cell["T4", "cross", n], "load_ms"),
         }
     return {"lengths": by_length, "lookup_us": stats["lookup_us"], **stats["controls"]}
 
@@ -48,14 +55,15 @@ def summary(stats):
 def table(stats):
     cell, short = cells(stats), summary(stats)
     lines = [
-        "| tokens | T0 computed | T1 same | T1 cross | T4 same | T4 cross | T0 / T4 cross | T4 cross / same | T4 cross / T1 same | T4 hit rate (every full block) |",
-        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| tokens | T0 computed | T1 same | T1 cross | T4 same | T4 cross | of that, loading | T0 / T4 cross | T4 cross / same | T4 cross / T1 same | T4 hit rate (every full block) |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for n, values in short["lengths"].items():
         ms = [median(cell[tier, arm, int(n)]) for tier, arm, _, _ in SERIES]
         t0, t1s, t1c, t4s, t4c = ms
         lines.append(
-            f"| {int(n):,} | {t0:,.0f} ms | {t1s:,.0f} ms | {t1c:,.0f} ms | {t4s:,.0f} ms | {t4c:,.0f} ms | {values['speed_up']:.1f} × | "
+            f"| {int(n):,} | {t0:,.0f} ms | {t1s:,.0f} ms | {t1c:,.0f} ms | {t4s:,.0f} ms | {t4c:,.0f} ms | "
+            f"{values['cross_load_ms']:,.0f} ms | {values['speed_up']:.1f} × | "
             f"{values['cross_over_same']:.2f} | {values['over_local_hit']:.2f} | {values['hit_rate']:.4f} ({values['every_full_block']:.4f}) |"
         )
     return "\n".join(lines)
@@ -117,12 +125,12 @@ def write(stats, readme, svg):
         [
             BEGIN,
             f"Run of {stats['date']}: model `{stats['model']}`, bf16, {stats['cores']} cores (one an engine), {stats['repetitions']} repetitions with "
-            f"{stats['sessions']} session(s) a cell, {stats['seconds'] / 60:.0f} minutes; load of the machine {stats['load_before']:.1f} before and "
-            f"{stats['load_after']:.1f} after. Medians; the picture has the spread.",
+            f"{stats['sessions']} sessions a cell (1 where all is computed again), {stats['seconds'] / 60:.0f} minutes; load of the machine {stats['load_before']:.1f} before and "
+            f"{stats['load_after']:.1f} after. Medians, cross / same of pairs within a session; the picture has the spread.",
             "",
             table(stats),
             "",
-            f"![time to the first token]({svg.name})",
+            f"![time to the first token]({svg.relative_to(readme.parent)})",
             "",
             f"Scheduler's lookup of 8,192 tokens: {stats['lookup_us']:.0f} µs (median of 1,000). Controls: hit rate of first requests at most "
             f"{controls['leak_rate_max']:.3f}; {controls['never_stored']} never-stored prompts, no hit; each T4 run had one region, formatted once and "
