@@ -71,6 +71,10 @@ pub(crate) struct Engine<R: Regime> {
     pub(crate) full_look_ms: [process::AtomicU64; maru_layout::MAX_CLASSES],
     /// Whether and when this session evicts.
     pub(crate) eviction: Eviction,
+    /// When the bitmap of a class was last looked through in vain, milliseconds + 1.
+    pub(crate) bitmap_in_vain_ms: [process::AtomicU64; maru_layout::MAX_CLASSES],
+    /// Whether the last search for room found every block read: the next one looks before it tries.
+    pub(crate) all_read: process::AtomicBool,
     /// Claims so far: watermarks are looked at once in a while.
     pub(crate) claims: process::AtomicU64,
     /// Where the next search among a namespace's tokens starts, by row.
@@ -97,6 +101,8 @@ impl<R: Regime> Engine<R> {
             cursors: core::array::from_fn(|_| process::AtomicUsize::new(start)),
             full_look_ms: [const { process::AtomicU64::new(0) }; maru_layout::MAX_CLASSES],
             eviction: Eviction::default(),
+            bitmap_in_vain_ms: [const { process::AtomicU64::new(0) }; maru_layout::MAX_CLASSES],
+            all_read: process::AtomicBool::new(false),
             claims: process::AtomicU64::new(0),
             token_hands: [const { process::AtomicU64::new(0) }; TOKEN_HANDS],
             whole_budget_look_ms: process::AtomicU64::new(0),
@@ -157,6 +163,8 @@ pub(crate) enum Watched {
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     seen: HashMap<Watched, Stand>,
+    /// When idle entries were last looked for, milliseconds + 1.
+    cleared_ms: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -170,10 +178,15 @@ impl Watch {
     /// Room for every cell of a large region; beyond it, what nobody has asked for lately goes.
     const MOST: usize = 1 << 16;
     const IDLE_MS: u64 = 60_000;
+    /// Between two looks for idle entries: who asks after a million cells would pass over all entries for each of them.
+    const CLEAR_MS: u64 = 1_000;
 
     fn unchanged_ms(&mut self, key: Watched, value: u64, now: u64) -> u64 {
         if self.seen.len() >= Self::MOST && !self.seen.contains_key(&key) {
-            self.seen.retain(|_, stand| now.saturating_sub(stand.asked_ms) < Self::IDLE_MS);
+            if self.cleared_ms == 0 || now.saturating_sub(self.cleared_ms - 1) >= Self::CLEAR_MS {
+                self.cleared_ms = now + 1;
+                self.seen.retain(|_, stand| now.saturating_sub(stand.asked_ms) < Self::IDLE_MS);
+            }
             if self.seen.len() >= Self::MOST {
                 // Its time starts when there is room: later than it could, never earlier.
                 return 0;

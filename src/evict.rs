@@ -20,13 +20,16 @@
 //! * E4: bounded: a store looks at [`LOOK`] slots at most. If none of them is due, the one that is due first goes; only
 //!   where all of them are leased or being written the answer is "no". The next store goes on from there. There is no spin.
 
-use core::ops::ControlFlow;
+mod readers;
+
 use std::collections::HashMap;
 
+use maru_layout::farewell::Cause;
 use maru_layout::superblock::SlotClass;
 use maru_layout::table::Counter;
-use maru_layout::word::{LeaseCell, Owner, SlotState, SlotWord, TokenWord};
+use maru_layout::word::{Owner, SlotState, SlotWord, TokenWord};
 
+use self::readers::{Readers, SlotSet};
 use crate::budget::{Purse, Unspent};
 use crate::engine::{Engine, Eviction};
 use crate::regime::Regime;
@@ -52,6 +55,10 @@ pub(crate) const TAIL_RUN: u32 = 2;
 const FIRST_HORIZON: u64 = LIFETIME - TAIL_SOONER - 1;
 /// Slots that one search for victims looks at.
 const LOOK: u32 = 4096;
+/// Batches of which nothing could be evicted, before nothing is tried any more at slots whose readers are not known.
+const FAILURES: u32 = 4;
+/// Slots that a hand passes at one go.
+const LOOK_AHEAD: u32 = 256;
 /// Victims of one batch.
 const BATCH: usize = 16;
 /// A sweep takes one slot of so many, if that is fewer: a free slot that waits is a block that was lost too early.
@@ -69,15 +76,31 @@ pub(crate) struct Victim {
     pub(crate) slot: u32,
     pub(crate) word: SlotWord,
     /// Epochs from the horizon to when it is due.
-    due_in: i64,
+    due_in: i8,
     depth: u32,
+    /// Whether somebody reads it, once that was looked at.
+    read: bool,
 }
 
 #[cfg(maru_loom)]
 impl Victim {
     /// One that a model has chosen.
     pub(crate) fn of(slot: u32, word: SlotWord) -> Self {
-        Self { slot, word, due_in: 0, depth: 0 }
+        Self { slot, word, due_in: 0, depth: 0, read: false }
+    }
+}
+
+/// A slot that a hand passed before what is there is due: only its access byte was looked at.
+#[derive(Debug, Clone, Copy)]
+struct Passed {
+    slot: u32,
+    /// Epochs from the horizon to when it is due.
+    due_in: i8,
+}
+
+impl From<Victim> for Passed {
+    fn from(victim: Victim) -> Self {
+        Self { slot: victim.slot, due_in: victim.due_in }
     }
 }
 
@@ -88,26 +111,6 @@ struct Learnt {
     alive: Vec<u32>,
     /// Slots that leases protect which have not lapsed, once a drained one was found held.
     held: Option<SlotSet>,
-}
-
-/// Some of a region's slots, a bit each: filled from a million cells in a millisecond or two.
-struct SlotSet(Vec<u64>);
-
-impl SlotSet {
-    fn of(slots: u32) -> Self {
-        Self(vec![0; slots.div_ceil(64) as usize])
-    }
-
-    /// Slots of lease cells are bytes of the region: one that is none is left out.
-    fn insert(&mut self, slot: u32) {
-        if let Some(word) = self.0.get_mut(slot as usize / 64) {
-            *word |= 1 << (slot % 64);
-        }
-    }
-
-    fn contains(&self, slot: u32) -> bool {
-        self.0.get(slot as usize / 64).is_some_and(|word| word & (1 << (slot % 64)) != 0)
-    }
 }
 
 /// What a hand finds at a slot.
@@ -126,19 +129,24 @@ impl<R: Regime> Engine<R> {
     pub(crate) fn make_room(&self, class_index: usize, class: &SlotClass, any: bool) -> bool {
         // Twice around is enough: the first time what was read is renewed, and the horizon moves.
         let mut left = LOOK.min(class.slot_count.saturating_mul(2).max(BATCH as u32));
-        let mut later: Vec<Victim> = Vec::with_capacity(BATCH);
-        let mut read: Option<SlotSet> = None;
-        let mut learnt = Learnt::default();
+        let (mut due, mut later) = (Vec::with_capacity(BATCH), Vec::with_capacity(LOOK_AHEAD as usize));
+        let (mut learnt, mut failed) = (Learnt::default(), 0);
+        // Where the last search found everything read, this one looks before it tries.
+        let mut readers =
+            self.all_read.load(process::Ordering::Relaxed).then(|| self.readers(class_index, class, left));
         while left > 0 {
-            // `None`: a slot came free, or was free, on the way.
-            let Some(mut due) = self.sweep(class_index, class, any, &mut left, &mut later, &mut learnt) else {
+            if self.sweep(class_index, class, &mut left, &mut due, &mut later, &mut learnt) && any {
                 return true;
-            };
-            if let Some(read) = &read {
-                // They come last: their reader may be dead.
-                let (unlikely, likely) = due.into_iter().partition(|victim| read.contains(victim.slot));
-                later.extend::<Vec<Victim>>(unlikely);
-                due = likely;
+            }
+            if let Some(readers) = &readers {
+                // They come last: their reader may be dead. Where nobody looked, a few are tried.
+                due.retain(|victim| {
+                    let likely = !readers.seen(victim.slot).unwrap_or(failed > FAILURES);
+                    if !likely {
+                        later.push(Passed::from(*victim));
+                    }
+                    likely
+                });
             }
             if due.is_empty() {
                 continue;
@@ -146,70 +154,120 @@ impl<R: Regime> Engine<R> {
             if self.evict_batch(&mut due) > 0 {
                 return true;
             }
-            later.append(&mut due);
+            later.extend(due.drain(..).map(Passed::from));
+            failed += 1;
             // All of a batch were leased: many are, so from here on they are known beforehand.
-            read.get_or_insert_with(|| self.slots_being_read(|_, _, _| true));
+            readers.get_or_insert_with(|| self.readers(class_index, class, left));
         }
         // Nothing is due within reach: what would be next goes.
-        self.evict_first(later)
+        let found = self.evict_first(later, any, readers.as_ref(), &mut learnt);
+        self.all_read.store(!found, process::Ordering::Relaxed);
+        found
     }
 
-    /// Evicts the one of `victims` that is due first and that nobody reads; false where all are read.
-    fn evict_first(&self, mut victims: Vec<Victim>) -> bool {
+    /// Evicts the one of `passed` that is due first and that nobody reads; false where all are read. `any` room will do.
+    fn evict_first(&self, mut passed: Vec<Passed>, any: bool, readers: Option<&Readers>, learnt: &mut Learnt) -> bool {
         // A small class is passed more than once; the later look counts.
-        victims.reverse();
-        victims.sort_by_key(|victim| victim.slot);
-        victims.dedup_by_key(|victim| victim.slot);
-        victims.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
+        passed.reverse();
+        passed.sort_by_key(|passed| passed.slot);
+        passed.dedup_by_key(|passed| passed.slot);
+        let (mut victims, mut dead) = (Vec::with_capacity(passed.len()), HashMap::new());
+        for Passed { slot, due_in } in passed {
+            match self.look_at(slot, due_in, learnt) {
+                Found::Room if any => return true,
+                Found::Block(victim) if !readers.is_some_and(|readers| self.is_read(readers, &victim, &mut dead)) => {
+                    victims.push(victim);
+                }
+                _ => {}
+            }
+        }
         // One look over the cells for all of them: where everything is leased, it is the only one.
-        let leased = self.leased_of(victims.iter().map(|victim| (victim.slot, victim.word)));
-        let mut unread: Vec<Victim> =
-            victims.into_iter().zip(leased).filter(|(_, leased)| !leased).map(|(victim, _)| victim).collect();
-        unread.chunks_mut(1).any(|victim| self.evict_batch(victim) > 0)
+        self.look_for_readers(&mut victims);
+        victims.retain(|victim| !victim.read);
+        victims.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
+        victims.chunks_mut(1).any(|victim| self.evict_batch(victim) > 0)
     }
 
-    /// Moves the hand over slots of `class` until it has passed some that are due, and returns those; `later` gathers
-    /// those that are not. `None`, where `any` room will do, as soon as it meets a free slot, or frees one that was no block.
+    /// Moves the hand over slots of `class` until it has passed some that are due, which are in `due` then; `later` gathers
+    /// those that are not. Whether it met a free slot, or freed one that was no block.
     fn sweep(
         &self,
         class_index: usize,
         class: &SlotClass,
-        any: bool,
         left: &mut u32,
-        later: &mut Vec<Victim>,
+        due: &mut Vec<Victim>,
+        later: &mut Vec<Passed>,
         learnt: &mut Learnt,
-    ) -> Option<Vec<Victim>> {
+    ) -> bool {
         let clock = &self.tables.control().clocks[class_index];
         let stride = (class.slot_count / BATCH_SHARE).clamp(1, BATCH as u32);
-        let mut due = Vec::with_capacity(BATCH);
-        while *left > 0 && due.is_empty() {
-            *left = left.saturating_sub(stride);
-            step!(EvictHand);
+        let mut room = false;
+        due.clear();
+        while *left > 0 && due.is_empty() && !room {
             // ORDERING: Relaxed, all of a clock's words: hints.
-            let slots = u64::from(class.slot_count);
-            let from = clock.hand.fetch_add(stride.into(), Ordering::Relaxed) % slots;
-            if from + u64::from(stride) >= slots {
+            let hand = clock.hand.load(Ordering::Relaxed);
+            let from = (hand % u64::from(class.slot_count)) as u32;
+            let before = later.len();
+            let (passed, come) = self.pass(clock, class, from, stride, (*left).min(LOOK_AHEAD), later);
+            *left = left.saturating_sub(passed);
+            step!(EvictHand);
+            let next = hand.wrapping_add(passed.into());
+            if clock.hand.compare_exchange(hand, next, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                // Somebody else has taken these slots: what was due there is theirs.
+                later.truncate(before);
+                continue;
+            }
+            if from + passed >= class.slot_count {
                 self.end_pass(clock);
             }
-            let horizon = horizon_of(clock);
-            let mut room = false;
-            for at in from..from + u64::from(stride) {
-                match self.look_at(clock, class, class.first_slot + (at % slots) as u32, horizon, learnt) {
+            for Passed { slot, due_in } in come.into_iter().flatten() {
+                match self.look_at(slot, due_in, learnt) {
                     Found::Room => room = true,
-                    Found::Block(victim) if victim.due_in <= 0 => due.push(victim),
-                    Found::Block(victim) => later.push(victim),
+                    Found::Block(victim) => due.push(victim),
                     Found::Nothing => {}
                 }
             }
-            if room && any {
-                return None;
-            }
         }
-        Some(due)
+        room
     }
 
-    /// What stands at a slot, after renewing it if it was read.
-    fn look_at(&self, clock: &Clock, class: &SlotClass, slot: u32, horizon: u64, learnt: &mut Learnt) -> Found {
+    /// Looks at the access bytes of the slots of `class` that follow `from`, to the end of the class at most: until some are
+    /// due, then on to a whole number of strides; no further than `most`, or a stride. Returns how many it passed, and those
+    /// that are due; the others go to `later`. The records of most slots stay out of the cache by it.
+    fn pass(
+        &self,
+        clock: &Clock,
+        class: &SlotClass,
+        from: u32,
+        stride: u32,
+        most: u32,
+        later: &mut Vec<Passed>,
+    ) -> (u32, [Option<Passed>; BATCH]) {
+        let horizon = horizon_of(clock);
+        let most = most.max(stride).min(class.slot_count - from);
+        let (mut come, mut found) = ([None; BATCH], 0);
+        let (mut passed, mut soonest) = (0, i8::MAX);
+        while passed < most && !(found > 0 && passed % stride == 0) {
+            let slot = class.first_slot + from + passed;
+            let due_in = self.due_in(clock, class, slot, horizon);
+            passed += 1;
+            if due_in > 0 {
+                soonest = soonest.min(due_in);
+                later.push(Passed { slot, due_in });
+            } else {
+                come[found] = Some(Passed { slot, due_in });
+                found += 1;
+            }
+        }
+        if soonest < i8::MAX {
+            self.note_due(clock, horizon, soonest);
+        }
+        (passed, come)
+    }
+
+    /// Epochs from the horizon to when a slot is due, after renewing it if it was read.
+    #[inline]
+    fn due_in(&self, clock: &Clock, class: &SlotClass, slot: u32, horizon: u64) -> i8 {
         let byte = self.tables.access(slot);
         // ORDERING: Relaxed, all of a byte: advice.
         let mut value = byte.load(Ordering::Relaxed);
@@ -218,22 +276,47 @@ impl<R: Regime> Engine<R> {
             step!(EvictRenew);
             byte.store(value, Ordering::Relaxed);
         }
-        // Seven bits, as a number from -64 to 63.
-        let due_in = i64::from(((value & DUE).wrapping_sub((horizon % 128) as u8) << 1) as i8 >> 1);
-        if due_in > 0 {
-            let seen = horizon + due_in as u64 + 1;
-            let earliest = clock.earliest.load(Ordering::Relaxed);
-            if earliest == 0 || earliest > seen {
-                step!(EvictHorizon);
-                clock.earliest.store(seen, Ordering::Relaxed);
-            }
+        distance(value, horizon)
+    }
+
+    /// Notes for the end of the pass that something is due so many epochs after the horizon.
+    fn note_due(&self, clock: &Clock, horizon: u64, due_in: i8) {
+        let seen = horizon + due_in as u64 + 1;
+        let earliest = clock.earliest.load(Ordering::Relaxed);
+        if earliest == 0 || earliest > seen {
+            step!(EvictHorizon);
+            clock.earliest.store(seen, Ordering::Relaxed);
         }
+    }
+
+    /// What stands at a slot.
+    fn look_at(&self, slot: u32, due_in: i8, learnt: &mut Learnt) -> Found {
         let record = self.tables.slot(slot);
         let word = record.word();
         if word.is(SlotState::Ready) {
-            return Found::Block(Victim { slot, word, due_in, depth: record.depth_hint() });
+            return Found::Block(Victim { slot, word, due_in, depth: record.depth_hint(), read: false });
         }
         if self.bring_home(slot, word, learnt) { Found::Room } else { Found::Nothing }
+    }
+
+    /// A slot that is no block any more, or not yet, is looked at by every hand that comes by: its owner may die, its last
+    /// reader go.
+    pub(crate) fn look_here(&self, slot: u32) {
+        let Some((clock, _)) = self.clock_of(slot) else { return };
+        let (byte, horizon) = (self.tables.access(slot), horizon_of(clock));
+        // ORDERING: Relaxed, both: advice.
+        let value = byte.load(Ordering::Relaxed);
+        if value & VISITED != 0 || distance(value, horizon) > 0 {
+            step!(StoreDue);
+            byte.store(due_byte(horizon, horizon), Ordering::Relaxed);
+        }
+    }
+
+    /// The clock of a slot's class, and the class.
+    fn clock_of(&self, slot: u32) -> Option<(&Clock, &SlotClass)> {
+        let classes = &self.tables.geometry().classes;
+        let index = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)?;
+        Some((&self.tables.control().clocks[index], &classes[index]))
     }
 
     /// A hand has passed all slots: the horizon moves on.
@@ -249,13 +332,8 @@ impl<R: Regime> Engine<R> {
 
     /// Says when a block that is about to be ready is due.
     pub(crate) fn set_due(&self, slot: u32, tail: bool) {
-        let classes = &self.tables.geometry().classes;
-        let Some(index) = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)
-        else {
-            return;
-        };
-        let clock = &self.tables.control().clocks[index];
-        let now = epoch(clock, &classes[index]);
+        let Some((clock, class)) = self.clock_of(slot) else { return };
+        let now = epoch(clock, class);
         let due = now + LIFETIME - if tail { TAIL_SOONER } else { 0 };
         step!(EvictTick);
         clock.stores.fetch_add(1, Ordering::Relaxed);
@@ -301,11 +379,13 @@ impl<R: Regime> Engine<R> {
             if free.is_some() {
                 return free;
             }
-            found.sort_by_key(|(_, victim)| (victim.due_in, core::cmp::Reverse(victim.depth)));
-            let leased = self.leased_of(found.iter().map(|(_, victim)| (victim.slot, victim.word)));
-            for ((unspent, victim), _) in found.into_iter().zip(leased).filter(|(_, leased)| !leased) {
-                if self.evict_batch(&mut [victim]) > 0 {
-                    return Some(unspent);
+            let mut victims: Vec<Victim> = found.iter().map(|(_, victim)| *victim).collect();
+            self.look_for_readers(&mut victims);
+            victims.retain(|victim| !victim.read);
+            victims.sort_by_key(|victim| (victim.due_in, core::cmp::Reverse(victim.depth)));
+            for victim in &mut victims {
+                if self.evict_batch(core::slice::from_mut(victim)) > 0 {
+                    return found.iter().find(|(_, of)| of.slot == victim.slot).map(|(unspent, _)| *unspent);
                 }
             }
         }
@@ -314,11 +394,14 @@ impl<R: Regime> Engine<R> {
 
     /// The block that a token is spent on, if it is ready.
     fn block_of(&self, token: TokenWord, learnt: &mut Learnt) -> Option<Victim> {
-        let classes = &self.tables.geometry().classes;
         let (slot, _) = token.names()?;
-        let index = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)?;
-        let clock = &self.tables.control().clocks[index];
-        match self.look_at(clock, &classes[index], slot, horizon_of(clock), learnt) {
+        let (clock, class) = self.clock_of(slot)?;
+        let horizon = horizon_of(clock);
+        let due_in = self.due_in(clock, class, slot, horizon);
+        if due_in > 0 {
+            self.note_due(clock, horizon, due_in);
+        }
+        match self.look_at(slot, due_in, learnt) {
             Found::Block(victim) if token.is_of(slot, victim.word.generation()) => Some(victim),
             _ => None,
         }
@@ -366,6 +449,7 @@ impl<R: Regime> Engine<R> {
                 if hidden {
                     self.clear_bit(slot);
                 }
+                self.look_from(slot);
                 true
             }
             // Leases of the dead do not keep it: whoever needs the room recovers them, and costs no living block its place.
@@ -402,20 +486,17 @@ impl<R: Regime> Engine<R> {
 
     /// Evicts those of `victims` that nobody reads. Returns how many slots are free by it.
     pub(crate) fn evict_batch(&self, victims: &mut [Victim]) -> u32 {
+        // E1, before: most leased ones are left alone without having been shut.
+        self.look_for_readers(victims);
         // E2.
         victims.sort_by_key(|victim| core::cmp::Reverse(victim.depth));
-        // E1, before: most leased ones are left alone without having been shut.
-        let leased = self.leased_of(victims.iter().map(|victim| (victim.slot, victim.word)));
-        let mut shut: Vec<(u32, SlotWord)> = Vec::with_capacity(victims.len());
-        for (victim, leased) in victims.iter().zip(leased) {
-            if leased {
-                continue;
-            }
+        let mut shut: Vec<Victim> = Vec::with_capacity(victims.len());
+        for victim in victims.iter().filter(|victim| !victim.read) {
             let word = victim.word.to(SlotState::Retiring, self.me.owner);
             step!(RetireShut);
             if self.tables.slot(victim.slot).swap(victim.word, word).is_ok() {
                 R::write_back(self.tables.slot(victim.slot));
-                shut.push((victim.slot, word));
+                shut.push(Victim { word, ..*victim });
             }
         }
         if shut.is_empty() {
@@ -424,63 +505,20 @@ impl<R: Regime> Engine<R> {
         step!(RetireFence);
         // ORDERING: SeqCst fence, [lease], one for all: as in `Engine::shut`.
         edge!(fence RetirerFence, Ordering::SeqCst);
-        let leased = if edge!(ScanAfterShut) { self.leased_of(shut.iter().copied()) } else { vec![false; shut.len()] };
+        if edge!(ScanAfterShut) {
+            self.look_for_readers(&mut shut);
+        }
         let mut freed = 0;
-        for ((slot, word), leased) in shut.into_iter().zip(leased) {
-            if leased {
+        for Victim { slot, word, read, .. } in shut {
+            if read {
                 step!(RetireRevert);
                 let _ = self.tables.slot(slot).swap(word, word.to(SlotState::Ready, Owner::NOBODY));
-            } else if self.free_shut(slot, word) {
+            } else if self.free_ready(slot, word, Cause::Evicted) {
                 freed += 1;
             }
         }
         self.count(Counter::Evicted, freed.into());
         freed
-    }
-
-    /// Slots that leases which `count` protect, of whatever life, by one look over all cells: advice.
-    fn slots_being_read(&self, count: impl Fn(u32, u32, LeaseCell) -> bool) -> SlotSet {
-        let mut slots = SlotSet::of(self.tables.geometry().slot_count);
-        self.visit_leases(|session, index, cell| {
-            if count(session, index, cell) {
-                slots.insert(cell.slot());
-            }
-            ControlFlow::Continue(())
-        });
-        slots
-    }
-
-    /// Which of these lives a session that is not proven dead protects, by one look over all cells. Who is found dead is
-    /// recovered on the way, which voids its leases.
-    fn leased_of(&self, lives: impl Iterator<Item = (u32, SlotWord)>) -> Vec<bool> {
-        let lives: Vec<(u32, SlotWord)> = lives.collect();
-        let mut leased = vec![false; lives.len()];
-        // A slot may come twice, in two of its lives, where it was looked at twice: only the later one can be leased.
-        let lives: HashMap<u32, (usize, SlotWord)> =
-            lives.into_iter().enumerate().map(|(at, (slot, word))| (slot, (at, word))).collect();
-        // Victims lie close together, and cells may be a million: most are passed over without a search.
-        let (low, high) = lives.keys().fold((u32::MAX, 0), |(low, high), slot| (low.min(*slot), high.max(*slot)));
-        let mut unknown = lives.len();
-        // Cells come session by session: the kernel is asked once for each.
-        let mut judged = None;
-        self.visit_leases(|session, index, cell| {
-            if !(low..=high).contains(&cell.slot()) {
-                return ControlFlow::Continue(());
-            }
-            let Some((at, word)) = lives.get(&cell.slot()) else { return ControlFlow::Continue(()) };
-            let counts = !leased[*at] && cell.protects(cell.slot(), word.generation());
-            if counts && judged != Some((session, true)) && !self.has_lapsed(session, index, cell) {
-                if judged.is_none_or(|(of, _)| of != session) {
-                    judged = Some((session, self.recover_if_dead(session)));
-                }
-                if judged == Some((session, false)) {
-                    leased[*at] = true;
-                    unknown -= 1;
-                }
-            }
-            if unknown == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        leased
     }
 }
 
@@ -493,6 +531,11 @@ fn epoch(clock: &Clock, class: &SlotClass) -> u64 {
 /// The horizon, kept small enough to count on from.
 fn horizon_of(clock: &Clock) -> u64 {
     clock.horizon.load(Ordering::Relaxed) % (u64::MAX / 4) + FIRST_HORIZON
+}
+
+/// Epochs from the horizon to when a byte says that its slot is due: seven bits, as a number from -64 to 63.
+fn distance(byte: u8, horizon: u64) -> i8 {
+    ((byte & DUE).wrapping_sub((horizon % 128) as u8) << 1) as i8 >> 1
 }
 
 /// The access byte of a block that is due then.

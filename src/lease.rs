@@ -207,6 +207,7 @@ impl<R: Regime> Engine<R> {
 
     /// Visits the cells in use of every session whose leases count, until `visit` breaks. To be called after the words in
     /// question were shut and a SeqCst fence (L2).
+    #[inline]
     pub(crate) fn visit_leases(&self, mut visit: impl FnMut(u32, u32, LeaseCell) -> ControlFlow<()>) {
         let geometry = self.tables.geometry();
         for session in 0..geometry.session_count {
@@ -219,9 +220,9 @@ impl<R: Regime> Engine<R> {
             // ORDERING: Relaxed: after the caller's SeqCst fence (L2).
             let mark = self.tables.area(session).lease_mark.load(Ordering::Relaxed);
             let mark = u32::try_from(mark).map_or(geometry.lease_cells, |mark| mark.min(geometry.lease_cells));
-            for index in 0..mark {
+            for (index, cell) in (0..).zip(self.tables.cells(session, mark)) {
                 // ORDERING: Acquire, pairs with the Release that emptied the cell: the reader's loads are done.
-                let cell = LeaseCell(self.tables.cell(session, index).load(Ordering::Acquire));
+                let cell = LeaseCell(cell.load(Ordering::Acquire));
                 if cell.kind().is_some() && visit(session, index, cell).is_break() {
                     return;
                 }

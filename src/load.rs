@@ -54,7 +54,10 @@ impl<R: Regime> Engine<R> {
             }
             _ => ControlFlow::Continue(()),
         });
-        answer
+        match answer {
+            Err(Why::Absent) if self.was_damaged(*home, identity) => Err(Why::Quarantined),
+            answer => answer,
+        }
     }
 
     /// Payload bytes of a sighting. A record's length is a byte of the region: never more than the slot has.

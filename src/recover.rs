@@ -19,6 +19,7 @@
 //!   to `Dead` only from a word of that holder, which its epoch names: whoever attached in between is not touched, and
 //!   a fence in between saves nobody.
 
+use maru_layout::farewell::Cause;
 use maru_layout::table::Counter;
 use maru_layout::word::{ChoreWord, IndexEntry, Owner, SessionState, SessionWord, SlotState, SlotWord};
 
@@ -142,7 +143,7 @@ impl<R: Regime> Engine<R> {
             Some(SlotState::Retiring) => {
                 let drained = word.to(SlotState::Retiring, Owner::NOBODY);
                 step!(RecoverSlot);
-                record.swap(word, drained).is_ok() && self.free_drained(slot, drained)
+                record.swap(word, drained).is_ok() && self.free_drained_as(slot, drained, Cause::Recovered)
             }
             Some(SlotState::Writing | SlotState::Quarantined) if word.device_writer() => {
                 step!(RecoverSlot);
@@ -151,6 +152,7 @@ impl<R: Regime> Engine<R> {
             }
             Some(SlotState::Claiming | SlotState::Pending | SlotState::Writing | SlotState::Quarantined) => {
                 let place = self.place_of(record);
+                self.say_farewell(slot, word, Cause::Unfinished);
                 step!(RecoverSlot);
                 if record.swap(word, word.freed()).is_err() {
                     return false;

@@ -10,10 +10,16 @@
 //!   never reverts. Owner 0: anyone frees, nobody reverts. Whoever is blocked by a call that stands still for the bound
 //!   of stalled writers, or by a fenced one, sets owner 0.
 //! * X2: the slot is freed only after a scan that began after the word was shut found no lease.
+//!
+//! Whoever takes a block away says so first, in the farewell table: a hint for `maru-inspect why`, on which nothing rests.
+//! A death between the two leaves the farewell of a block that is still there, and whoever asks looks at the slots first.
 
 use core::ops::ControlFlow;
 use std::collections::HashMap;
 
+use maru_layout::farewell::{Cause, FarewellPlace};
+#[cfg(not(maru_loom))]
+use maru_layout::farewell::{FarewellWord, farewell_second};
 #[cfg(not(maru_loom))]
 use maru_layout::object::record_is_sealed;
 use maru_layout::object::{ObjectKey, Place};
@@ -42,16 +48,19 @@ impl<R: Regime> Engine<R> {
             ControlFlow::Continue(())
         });
         let Some(sighting) = ready else { return Retire::Gone };
-        self.retire_ready(sighting.slot, sighting.word)
+        self.retire_ready(sighting.slot, sighting.word, Cause::Retired)
     }
 
     /// Retires the block of a slot whose word is (or was) `ready`.
-    fn retire_ready(&self, slot: u32, ready: SlotWord) -> Retire {
+    fn retire_ready(&self, slot: u32, ready: SlotWord, cause: Cause) -> Retire {
         let Some(shut) = self.shut(slot, ready) else { return Retire::Gone };
         self.count(Counter::Retired, 1);
-        if !self.leased_by_the_living(slot, shut.generation()) && self.free_shut(slot, shut) {
+        if !self.leased_by_the_living(slot, shut.generation()) && self.free_ready(slot, shut, cause) {
             return Retire::Retired;
         }
+        // Nobody reverts what drains (X1): who shut it, and when, is known now.
+        self.say_farewell(slot, shut, cause);
+        self.look_here(slot);
         step!(RetireDrain);
         // X1: from here on anyone may free it. A failed swap: somebody took the decision from me, to the same end.
         let _ = self.tables.slot(slot).swap(shut, shut.to(SlotState::Retiring, Owner::NOBODY));
@@ -71,7 +80,7 @@ impl<R: Regime> Engine<R> {
         let (mut freed, mut digests) = (0, HashMap::new());
         for slot in slots {
             if let Some(ended) = self.ended_block(slot, &mut digests) {
-                freed += u32::from(self.retire_ready(slot, ended) == Retire::Retired);
+                freed += u32::from(self.retire_ready(slot, ended, Cause::Invalidated) == Retire::Retired);
             }
         }
         freed
@@ -130,7 +139,7 @@ impl<R: Regime> Engine<R> {
         let unread = !edge!(ScanAfterShut) || self.leased(entry.slot(), shut.generation()) == Leased::Nobody;
         if unread && take() {
             // Lost: somebody took the decision from me because I stood still; then the slot drains without me.
-            self.free_shut(entry.slot(), shut);
+            self.free_ready(entry.slot(), shut, Cause::Displaced);
             self.count(Counter::Evicted, 1);
             return true;
         }
@@ -152,12 +161,60 @@ impl<R: Regime> Engine<R> {
         Some(shut)
     }
 
-    /// `Retiring → Free`, then entry and bitmap. The identity must be read before the word moves.
+    /// The farewell of a block, then `Retiring → Free`.
+    pub(crate) fn free_ready(&self, slot: u32, shut: SlotWord, cause: Cause) -> bool {
+        let places = self.places_of(slot, shut);
+        if let Some((_, farewell)) = places {
+            self.say(slot, farewell, cause);
+        }
+        self.free_at(slot, shut, places.map(|(place, _)| place))
+    }
+
+    /// Says why the block of this life of a slot goes, who takes it away and when.
+    #[cfg(not(maru_loom))]
+    pub(crate) fn say_farewell(&self, slot: u32, life: SlotWord, cause: Cause) {
+        if let Some((_, farewell)) = self.places_of(slot, life) {
+            self.say(slot, farewell, cause);
+        }
+    }
+
+    #[cfg(not(maru_loom))]
+    fn say(&self, slot: u32, place: FarewellPlace, cause: Cause) {
+        let cell = self.tables.farewell(place.index);
+        let second = |time_ns| farewell_second(self.tables.geometry().formatted_ns, time_ns);
+        if matches!(cause, Cause::Drained | Cause::Recovered) {
+            // Whoever shut it may have said so already, and knows better why.
+            // ORDERING: Relaxed, as the store below.
+            let said = FarewellWord(cell.load(Ordering::Relaxed));
+            let since = second(self.tables.slot(slot).read_body().committed_ns);
+            let knew_better = said.cause().is_some_and(|cause| cause != Cause::Unfinished);
+            if knew_better && said.may_be_of(place.tag) && said.second() >= since {
+                return;
+            }
+        }
+        let word = FarewellWord::new(place.tag, cause, self.me.owner, second(crate::wall_ns()));
+        step!(Farewell);
+        // ORDERING: Relaxed: a hint, one whole word. It orders nothing and decides nothing; another key's farewell may
+        // overwrite it at any time, and a death of this host may lose it.
+        cell.store(word.0, Ordering::Relaxed);
+    }
+
+    /// A model has nobody who would ask, and does not look for the place.
+    #[cfg(maru_loom)]
+    pub(crate) fn say_farewell(&self, _: u32, _: SlotWord, _: Cause) {}
+
+    #[cfg(maru_loom)]
+    fn say(&self, _: u32, _: FarewellPlace, _: Cause) {}
+
+    /// `Retiring → Free`, then entry and bitmap.
     pub(crate) fn free_shut(&self, slot: u32, shut: SlotWord) -> bool {
-        let record = self.tables.slot(slot);
-        let place = self.place_of(record);
+        self.free_at(slot, shut, self.place_of(self.tables.slot(slot)))
+    }
+
+    /// The same, of a block with this place. The identity must be read before the word moves.
+    fn free_at(&self, slot: u32, shut: SlotWord, place: Option<Place>) -> bool {
         step!(RetireFree);
-        if record.swap(shut, shut.freed()).is_err() {
+        if self.tables.slot(slot).swap(shut, shut.freed()).is_err() {
             return false;
         }
         if let Some(place) = place {
@@ -175,13 +232,27 @@ impl<R: Regime> Engine<R> {
         Some(key.place(geometry.hash_seed, geometry.bucket_count))
     }
 
+    /// Where index and farewell table look for what a slot says it holds in this life.
+    fn places_of(&self, slot: u32, life: SlotWord) -> Option<(Place, FarewellPlace)> {
+        let (word, identity) = self.tables.slot(slot).read_identity()?;
+        let key = ObjectKey::of_record(&Slot::plain_identity(&identity));
+        let geometry = self.tables.geometry();
+        let places = || key.place_and_farewell(geometry.hash_seed, geometry.bucket_count, geometry.farewell_count);
+        (word.generation() == life.generation()).then(places)
+    }
+
     /// Frees a slot that drains under owner 0, if its last lease has ended.
     pub(crate) fn free_drained(&self, slot: u32, word: SlotWord) -> bool {
+        self.free_drained_as(slot, word, Cause::Drained)
+    }
+
+    /// The same, for the cause that is given where nothing was said when it was shut.
+    pub(crate) fn free_drained_as(&self, slot: u32, word: SlotWord, cause: Cause) -> bool {
         step!(RetireFence);
         // ORDERING: SeqCst fence, [lease]: the word was shut by another call, maybe on another processor, and was
         // read above; the scan below must not be older than that.
         edge!(fence RetirerFence, Ordering::SeqCst);
-        let freed = self.leased(slot, word.generation()) == Leased::Nobody && self.free_shut(slot, word);
+        let freed = self.leased(slot, word.generation()) == Leased::Nobody && self.free_ready(slot, word, cause);
         self.count(Counter::Reclaimed, freed.into());
         freed
     }
@@ -210,7 +281,7 @@ impl<R: Regime> Engine<R> {
         });
         let (mut freed, mut read) = (0, 0);
         for ((slot, _), (word, is_read)) in drained {
-            if !is_read && self.free_shut(slot, word) { freed += 1 } else { read += 1 }
+            if !is_read && self.free_ready(slot, word, Cause::Drained) { freed += 1 } else { read += 1 }
         }
         self.count(Counter::Reclaimed, freed.into());
         (freed, read)

@@ -32,6 +32,8 @@
 
 use maru_layout::object::ObjectKey;
 use maru_layout::record::{BodyLine, IdentityLine};
+#[cfg(not(maru_loom))]
+use maru_layout::word::{MAX_GENERATION, Owner};
 use maru_layout::word::{SlotState, SlotWord};
 
 use crate::sync::{AtomicU64, Ordering, edge};
@@ -150,6 +152,18 @@ impl Slot {
         let after = SlotWord(self.word.load(Ordering::Acquire));
         // A changed state at the same generation is fine: identity is fixed from `Pending` to the end of the life.
         (after.generation() == before.generation() && has_identity(after)).then_some((after, words))
+    }
+
+    /// Identity and word of a block whose bytes were found damaged. Such a slot was `Ready`, and nobody stores there or
+    /// moves its word until the region is formatted anew: one look is enough.
+    #[cfg(not(maru_loom))]
+    pub(crate) fn read_damaged(&self) -> Option<(SlotWord, IdentityWords)> {
+        let word = self.word();
+        // Without a generation left it was given back in good order.
+        let damaged = word == SlotWord::new(SlotState::Quarantined, Owner::NOBODY, word.generation())
+            && word.generation() < MAX_GENERATION;
+        // ORDERING: Relaxed: after the Acquire load of the word, which comes after [pending] of the same life.
+        damaged.then(|| (word, core::array::from_fn(|at| self.identity[at].load(Ordering::Relaxed))))
     }
 
     /// Whether the word still is `word`, exactly.

@@ -164,6 +164,8 @@ steps! {
     RetireRevert = "retire.revert";
     /// Slot word becomes `Retiring` owned by nobody: anyone may free it later.
     RetireDrain = "retire.drain";
+    /// Why a block goes is said before its slot is freed.
+    Farewell = "retire.farewell";
     /// Slot word becomes `Free`.
     RetireFree = "retire.free";
     /// Session word becomes `Dead`.

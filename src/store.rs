@@ -48,6 +48,8 @@ const ROUNDS: u32 = if cfg!(maru_loom) { 2 } else { 8 };
 const EVICT_ROUNDS: u32 = if cfg!(maru_loom) { 2 } else { 64 };
 /// Looks that a higher twin gives a lower one before it kills it.
 const PATIENCE: u32 = if cfg!(maru_loom) { 1 } else { 64 };
+/// Words of a class's bitmap that a short look passes over.
+const BITMAP_LOOK: u32 = 64;
 /// Slot words looked at before "no space" is said, unless the last whole look is old.
 const SCAN_SLOTS: u32 = 4096;
 /// Age at which a whole look is repeated, milliseconds.
@@ -433,7 +435,7 @@ impl<R: Regime> Engine<R> {
         let geometry = self.tables.geometry();
         let fitting = || geometry.classes.iter().enumerate().filter(|(_, class)| class.slot_bytes >= u64::from(length));
         for (index, class) in fitting() {
-            if let Some(claimed) = self.claim_by_bitmap(index, class, device) {
+            if let Some(claimed) = self.claim_before_evicting(index, class, device) {
                 self.keep_watermarks(index, class);
                 return Some(claimed);
             }
@@ -446,12 +448,15 @@ impl<R: Regime> Engine<R> {
                 if !self.make_room(index, class, true) {
                     break;
                 }
-                if let Some(claimed) = self.claim_by_bitmap(index, class, device) {
-                    return Some(claimed);
+                // What was freed is where the cursor stands now, unless others free and take at the same time.
+                for words in [BITMAP_LOOK, u32::MAX] {
+                    if let Some(claimed) = self.claim_by_bitmap(index, class, device, words) {
+                        return Some(claimed);
+                    }
                 }
             }
         }
-        None
+        fitting().find_map(|(index, class)| self.claim_by_bitmap(index, class, device, u32::MAX))
     }
 
     /// Step 1: a free slot of the smallest class with one, claimed by this session.
@@ -469,18 +474,24 @@ impl<R: Regime> Engine<R> {
 
     fn claim_in(&self, class_index: usize, class: &SlotClass, device: bool) -> Option<(u32, SlotWord)> {
         let start = self.cursors[class_index].load(process::Ordering::Relaxed) as u32 % class.slot_count;
-        self.claim_by_bitmap(class_index, class, device)
+        self.claim_by_bitmap(class_index, class, device, u32::MAX)
             .or_else(|| self.claim_by_words(class_index, class, start, device))
     }
 
-    fn claim_by_bitmap(&self, class_index: usize, class: &SlotClass, device: bool) -> Option<(u32, SlotWord)> {
+    /// A slot that the bitmap calls free, among the slots of `most_words` of its words from the cursor on, going round.
+    fn claim_by_bitmap(
+        &self,
+        class_index: usize,
+        class: &SlotClass,
+        device: bool,
+        most_words: u32,
+    ) -> Option<(u32, SlotWord)> {
         let cursor = &self.cursors[class_index];
         let start = cursor.load(process::Ordering::Relaxed) as u32 % class.slot_count;
-        // By the bitmap: 64 slots a word, wrapping once around the class.
         let first_word = class.first_slot / 64;
         let words = (class.first_slot + class.slot_count - 1) / 64 - first_word + 1;
         let start_word = (class.first_slot + start) / 64 - first_word;
-        for step in 0..words {
+        for step in 0..words.min(most_words) {
             let word = first_word + (start_word + step) % words;
             // ORDERING: Relaxed: a hint; the slot word decides.
             let mut free = !self.tables.bitmap(word).load(Ordering::Relaxed) & class_mask(class, word);
@@ -494,6 +505,22 @@ impl<R: Regime> Engine<R> {
             }
         }
         None
+    }
+
+    /// A free slot, so that no block has to go. In a full region of a million slots each store would pass over all sixteen
+    /// thousand words for it: after a whole look in vain, only those at the cursor are looked at for a millisecond, where
+    /// stands what this process freed.
+    fn claim_before_evicting(&self, index: usize, class: &SlotClass, device: bool) -> Option<(u32, SlotWord)> {
+        let near = self.claim_by_bitmap(index, class, device, BITMAP_LOOK);
+        let (in_vain, now) = (&self.bitmap_in_vain_ms[index], self.world.now_ms() + 1);
+        if near.is_some() || in_vain.load(process::Ordering::Relaxed) == now {
+            return near;
+        }
+        let found = self.claim_by_bitmap(index, class, device, u32::MAX);
+        if found.is_none() {
+            in_vain.store(now, process::Ordering::Relaxed);
+        }
+        found
     }
 
     /// The bitmap says "full". It may be wrong where somebody died between freeing a slot and saying so: look at
@@ -544,6 +571,7 @@ impl<R: Regime> Engine<R> {
         step!(StoreClaim);
         record.swap(free, claiming).ok()?;
         self.set_bit(slot);
+        self.look_here(slot);
         Some(claiming)
     }
 
@@ -561,6 +589,15 @@ impl<R: Regime> Engine<R> {
         step!(FreeBitmap);
         // ORDERING: Relaxed: a hint. Lost by a death right here, it is found by `claim_by_words`.
         self.tables.bitmap(slot / 64).fetch_and(!(1u64 << (slot % 64)), Ordering::Relaxed);
+        self.look_from(slot);
+    }
+
+    /// The next search for a free slot of this class begins here.
+    pub(crate) fn look_from(&self, slot: u32) {
+        let classes = &self.tables.geometry().classes;
+        if let Some(index) = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count) {
+            self.cursors[index].store((slot - classes[index].first_slot) as usize, process::Ordering::Relaxed);
+        }
     }
 
     /// Gives this session's slot back, from `Pending`, `Writing` or a `Quarantined` that others made of it. False

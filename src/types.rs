@@ -129,7 +129,8 @@ pub enum Why {
     Absent,
     /// Somebody is writing it.
     NotReady,
-    /// Its slot is quarantined.
+    /// Its bytes were found damaged earlier, and its slot is quarantined. [`Why::Absent`] once its place in the index is
+    /// needed; the object can be stored anew at any time.
     Quarantined,
     /// It was found and had gone before it could be protected.
     Vanished,

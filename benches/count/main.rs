@@ -34,6 +34,7 @@ maru-count OPERATION TIMES: performs one kind of operation, at most 64 times, on
   load          copy a protected block out, with its checksum
   reserve       reserve a slot for a new block
   commit        write and commit a reserved slot
+  replace       store a new block where every slot holds one: reserve, evict, write, commit
 
 The last line of stdout is JSON: where the tables lie, and the word that is stored to before each operation.";
 
@@ -63,6 +64,13 @@ fn main() -> ExitCode {
         assert!(session.acquire(object, Batch::Each).expect("acquire").iter().all(Result::is_ok));
     }
     let before = Before::of(session, operation, present, reserved);
+    if operation == "replace" {
+        // As a region is that has been in use for long: full, and of blocks of every age.
+        let slots = session.usage().expect("usage").capacity_bytes / 64;
+        for object in filled.first_absent(MOST + 3 * slots as usize).split_off(MOST) {
+            replace(session, &object);
+        }
+    }
     println!("{}", places(&filled));
     if perform(session, operation, present, reserved, before) {
         return ExitCode::SUCCESS;
@@ -98,6 +106,12 @@ fn reserve<'s>(session: &'s Session, object: &ObjectId) -> Reservation<'s> {
         Reserve::Granted(reservation) => reservation,
         other => panic!("{other:?}"),
     }
+}
+
+fn replace(session: &Session, object: &ObjectId) {
+    let mut reservation = reserve(session, object);
+    reservation.write_at(0, &[7; 64]).expect("fits");
+    reservation.commit().expect("stored");
 }
 
 /// Performs the operations; false where there is none of that name. What they return is kept: giving it back is another
@@ -157,6 +171,7 @@ fn perform(session: &Session, operation: &str, present: &[ObjectId], reserved: &
                 reservation.commit().expect("stored");
             }
         }
+        "replace" => count(reserved, &|object| replace(session, object)),
         _ => return false,
     }
     mark(0);

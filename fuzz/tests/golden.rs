@@ -220,7 +220,7 @@ fn named(error: &str, field: &str) -> bool {
         "advert_count" => &["sections[adverts]"],
         "access_lanes" => &["sections[access_bytes]"],
         "class_count" => &["classes["],
-        "section_count" => &["sections[14]", "sections[13]"],
+        "section_count" => &["sections[15]", "sections[14]"],
         "config_bytes" => &["config padding", "config"],
         _ => &[],
     };

@@ -16,7 +16,7 @@ FORMAT_STATES = {1: "formatting", 2: "ready", 3: "replaced"}
 BOUNDS = [("slot_count", 1, (1 << 28) - 1), ("bucket_count", 1, (1 << 28) - 1), ("session_count", 1, 4095),
           ("namespace_count", 1, 1 << 20), ("token_count", 0, 1 << 31), ("task_count", 0, 1 << 24),
           ("advert_count", 0, 1 << 24), ("access_lanes", 1, 64), ("class_count", 1, 8), ("shard_count", 1, 1),
-          ("section_count", 14, 14), ("copy_lease_ms", 10, 3600000), ("stalled_writer_ms", 10, 3600000),
+          ("section_count", 15, 15), ("copy_lease_ms", 10, 3600000), ("stalled_writer_ms", 10, 3600000),
           ("attach_wait_ms", 0, 3600000), ("config_bytes", 0, 1984), ("session_area_bytes", 4096, 1 << 24)]
 NUMBERS = ["slot_count", "bucket_count", "session_count", "session_area_bytes", "namespace_count", "token_count",
            "task_count", "advert_count", "access_lanes", "class_count", "shard_count", "section_count",
@@ -63,7 +63,8 @@ def superblock(data):
     expected = [(PAGE, 1, PAGE), (1024, sb["namespace_count"], 128), (128, 1, 128), (256, sb["session_count"], 128),
                 (sb["session_area_bytes"], sb["session_count"], PAGE), (8, -(-n // 64), 128), (128, n, 128),
                 (64, sb["bucket_count"], 128), (1, n * sb["access_lanes"], 128), (8, sb["token_count"], 128),
-                (128, sb["task_count"], 128), (64, sb["advert_count"], 128), (0, n, align), (PAGE, 1, PAGE)]
+                (128, sb["task_count"], 128), (64, sb["advert_count"], 128), (8, -(-n // 2), 128), (0, n, align),
+                (PAGE, 1, PAGE)]
     end, offsets, payload_end = PAGE, [0], 0
     for index, (stride, count, unit) in enumerate(expected):
         row = struct.unpack_from("<IIQQQ", page, 512 + 32 * index)
@@ -71,9 +72,9 @@ def superblock(data):
         want(row[2] >= end and row[2] % unit == 0 and row[2] + row[3] <= length, f"section {index + 1} lies wrong")
         end = row[2] + row[3]
         offsets.append(row[2])
-        payload_end = end if index == 12 else payload_end
-    want((offsets[1], offsets[13], offsets[14]) == (PAGE, header, length - PAGE), "fixed sections lie elsewhere")
-    want(not any(page[512 + 32 * 14:1280]), "unused section rows are not zero")
+        payload_end = end if index == 13 else payload_end
+    want((offsets[1], offsets[14], offsets[15]) == (PAGE, header, length - PAGE), "fixed sections lie elsewhere")
+    want(not any(page[512 + 32 * 15:1280]), "unused section rows are not zero")
 
     # 3.2, 3.3: classes and shards
     slot, byte, sb["classes"] = 0, header, []
@@ -135,7 +136,7 @@ def read(data, summary):
     sb = superblock(data)
     at, n = sb["offsets"], sb["slot_count"]
     damage = dict.fromkeys(["copy", "format", "slot_words", "records", "index", "sessions", "leases", "namespaces"], 0)
-    damage["copy"] = int(data[:PAGE] != data[at[14]:at[14] + PAGE])
+    damage["copy"] = int(data[:PAGE] != data[at[15]:at[15] + PAGE])
     format_state = FORMAT_STATES.get(data[at[1]], "damaged" if any(data[at[1]:at[1] + 8]) else "blank")
     ready_word = b"\x02" + bytes.fromhex(sb["id"])[:7]
     damage["format"] = int(data[at[1]:at[1] + 8] != ready_word and format_state != "replaced")

@@ -8,6 +8,7 @@
 use bytemuck::Zeroable;
 use thiserror::Error;
 
+use crate::farewell::farewell_count;
 use crate::superblock::{
     Hosts, Regime, Section, SectionKind, Shard, SlotClass, Superblock, SuperblockError, feature_ignorable,
     feature_read, feature_write,
@@ -485,6 +486,10 @@ pub struct Geometry {
     pub token_count: u32,
     /// Access-byte lanes.
     pub access_lanes: u32,
+    /// Words about blocks that are gone.
+    pub farewell_count: u32,
+    /// Wall-clock time of formatting, nanoseconds since 1970.
+    pub formatted_ns: u64,
     /// Copy lease, milliseconds.
     pub copy_lease_ms: u32,
     /// Stalled writer, milliseconds.
@@ -530,6 +535,8 @@ impl Geometry {
             namespace_count: superblock.namespace_count,
             token_count: superblock.token_count,
             access_lanes: superblock.access_lanes,
+            farewell_count: farewell_count(superblock.slot_count),
+            formatted_ns: superblock.formatted_ns,
             copy_lease_ms: superblock.copy_lease_ms,
             stalled_writer_ms: superblock.stalled_writer_ms,
             attach_wait_ms: superblock.attach_wait_ms,

@@ -10,6 +10,7 @@ use core::fmt;
 
 use bytemuck::AnyBitPattern;
 
+use crate::farewell::FarewellWord;
 use crate::geometry::Geometry;
 use crate::object::{ObjectKey, PayloadCrc, record_is_sealed};
 use crate::record::SlotRecord;
@@ -315,6 +316,13 @@ impl<'a> Image<'a> {
     #[must_use]
     pub fn token(&self, token: u32) -> Option<u64> {
         (token < self.geometry.token_count).then(|| self.element(SectionKind::Tokens, token, 8))?
+    }
+
+    /// What was said of the block that left last by this place of the table; `None` beyond the last.
+    #[must_use]
+    pub fn farewell(&self, index: u32) -> Option<FarewellWord> {
+        let word = (index < self.geometry.farewell_count).then(|| self.element(SectionKind::Farewells, index, 8))?;
+        word.map(FarewellWord)
     }
 
     /// The bitmap's hint that a slot is not free.

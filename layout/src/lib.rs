@@ -11,12 +11,14 @@
 //! | [`superblock`] | the 4 KiB that describe the rest, and how to distrust them |
 //! | [`geometry`] | from a wish ("1 GiB of 448 KiB slots") to offsets, and from a superblock to trusted offsets |
 //! | [`word`] | the packed words: slot, session, format, lease cell, index entry |
+//! | [`farewell`] | the packed word of a block that is gone |
 //! | [`record`] | a slot's identity line and body line |
 //! | [`table`] | control page, session entries and areas, namespace rows, pool entry, bucket |
 //! | [`object`] | object ids, key hashes, checksums |
 //! | [`image`] | a region as plain bytes: bounded reading, damage by name |
 #![forbid(unsafe_code)]
 
+pub mod farewell;
 pub mod geometry;
 pub mod image;
 pub mod object;

@@ -2,6 +2,7 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::farewell::{FAREWELL_TAG_BITS, FarewellPlace};
 use crate::record::{BodyLine, IdentityLine};
 use crate::word::TAG_BITS;
 
@@ -51,6 +52,23 @@ impl ObjectKey {
     #[inline]
     pub fn home(&self, seed: u64, buckets: u32) -> Home {
         Homes::new(&self.namespace, seed, buckets).home(&self.prefix, self.shard, self.part)
+    }
+
+    /// Where the farewell of this key is said, in a region with this seed and a table of so many words: by bits of the
+    /// hash that choose neither buckets nor tag.
+    #[must_use]
+    pub fn farewell(&self, seed: u64, words: u32) -> FarewellPlace {
+        self.place_and_farewell(seed, 1, words).1
+    }
+
+    /// [`Self::place`] and [`Self::farewell`] at once: the key is hashed once.
+    #[must_use]
+    pub fn place_and_farewell(&self, seed: u64, buckets: u32, words: u32) -> (Place, FarewellPlace) {
+        let (low, high) = Homes::new(&self.namespace, seed, buckets).hash(&self.prefix, self.shard, self.part);
+        let Home { first, tag } = Home::of(low, high, buckets);
+        let place = Place { first, second: other_bucket(first, tag, seed, buckets), tag };
+        let bits = high >> TAG_BITS & ((1 << FAREWELL_TAG_BITS) - 1);
+        (place, FarewellPlace { index: scale(high, words), tag: bits as u32 })
     }
 }
 
@@ -105,6 +123,13 @@ impl Homes {
     #[must_use]
     #[inline]
     pub fn home(&self, prefix: &[u8; 32], shard: u16, part: u16) -> Home {
+        let (low, high) = self.hash(prefix, shard, part);
+        Home::of(low, high, self.buckets)
+    }
+
+    /// Both halves of the hash of this key, the low one first.
+    #[inline(always)]
+    fn hash(&self, prefix: &[u8; 32], shard: u16, part: u16) -> (u64, u64) {
         let (first, second) = prefix.split_at(16);
         let (p0, p1) = halves(first.first_chunk().expect("16 of 32 bytes"));
         let (p2, p3) = halves(second.first_chunk().expect("16 of 32 bytes"));
@@ -120,8 +145,7 @@ impl Homes {
         high = high.wrapping_add(folded(r0 ^ e, r1 ^ f)) ^ self.namespace.1;
         let place = avalanche(low.wrapping_add(high));
         let rest = low.wrapping_mul(PRIMES[0]).wrapping_add(high.wrapping_mul(PRIMES[2])).wrapping_add(self.ending);
-        let tag = avalanche(rest).wrapping_neg() & ((1 << TAG_BITS) - 1);
-        Home { first: scale(place, self.buckets), tag: tag as u16 }
+        (place, avalanche(rest).wrapping_neg())
     }
 }
 
@@ -153,6 +177,14 @@ pub struct Home {
     pub first: u32,
     /// Nine bits of the hash kept in the entry.
     pub tag: u16,
+}
+
+impl Home {
+    /// By the two halves of the hash.
+    #[inline(always)]
+    fn of(low: u64, high: u64, buckets: u32) -> Self {
+        Self { first: scale(low, buckets), tag: (high & ((1 << TAG_BITS) - 1)) as u16 }
+    }
 }
 
 /// The two buckets of a key, and its tag.
@@ -278,6 +310,11 @@ mod tests {
             let hash = xxh3_128_with_seed(&key.to_bytes(), seed);
             let home = Home { first: scale(hash as u64, buckets), tag: ((hash >> 64) as u64 & 511) as u16 };
             prop_assert_eq!(key.home(seed, buckets), home);
+            let high = (hash >> 64) as u64;
+            let farewell = FarewellPlace { index: scale(high, buckets), tag: (high >> 9 & 0x3F_FFFF) as u32 };
+            prop_assert_eq!(key.farewell(seed, buckets), farewell);
+            prop_assert!(farewell.index < buckets);
+            prop_assert_eq!(key.place_and_farewell(seed, buckets, buckets), (key.place(seed, buckets), farewell));
         }
 
         #[test]

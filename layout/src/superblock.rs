@@ -8,6 +8,7 @@
 use bytemuck::{Pod, Zeroable};
 use thiserror::Error;
 
+use crate::farewell::farewell_count;
 use crate::{
     ATTACH_WAIT_MS, BYTE_ORDER_MARK, COPY_LEASE_MS, FORMAT_VERSION, LINE_BYTES, MAGIC, MAX_CLASSES, MAX_CONFIG_BYTES,
     MAX_SECTIONS, MAX_SESSIONS, MAX_SHARDS, MAX_SLOTS, OLDEST_READABLE_VERSION, PAGE_BYTES, SLOT_GRANULE_BYTES,
@@ -36,8 +37,10 @@ pub mod feature_ignorable {
     pub const ACCESS_BYTES: u64 = 1;
     /// Session areas hold a flight recorder.
     pub const FLIGHT_RECORDER: u64 = 2;
+    /// Whoever frees the slot of a block leaves a word about it.
+    pub const FAREWELLS: u64 = 4;
     /// All bits that this crate writes.
-    pub const WRITTEN: u64 = ACCESS_BYTES | FLIGHT_RECORDER;
+    pub const WRITTEN: u64 = ACCESS_BYTES | FLIGHT_RECORDER | FAREWELLS;
 }
 
 /// What a section holds.
@@ -68,15 +71,17 @@ pub enum SectionKind {
     Tasks = 11,
     /// Adverts of private copies.
     Adverts = 12,
+    /// [`crate::farewell::FarewellWord`]s. Hints.
+    Farewells = 13,
     /// Slot payloads, class by class.
-    Payload = 13,
+    Payload = 14,
     /// The copy of the superblock.
-    Copy = 14,
+    Copy = 15,
 }
 
 impl SectionKind {
     /// All kinds in their order in a region.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Control,
         Self::Namespaces,
         Self::Pools,
@@ -89,6 +94,7 @@ impl SectionKind {
         Self::Tokens,
         Self::Tasks,
         Self::Adverts,
+        Self::Farewells,
         Self::Payload,
         Self::Copy,
     ];
@@ -115,6 +121,7 @@ impl SectionKind {
             Self::Tokens => "tokens",
             Self::Tasks => "tasks",
             Self::Adverts => "adverts",
+            Self::Farewells => "farewells",
             Self::Payload => "payload",
             Self::Copy => "copy",
         }
@@ -745,6 +752,7 @@ impl Superblock {
             SectionKind::Tokens => (8, self.token_count.into()),
             SectionKind::Tasks => (128, self.task_count.into()),
             SectionKind::Adverts => (64, self.advert_count.into()),
+            SectionKind::Farewells => (8, farewell_count(self.slot_count).into()),
             SectionKind::Payload => (0, self.slot_count.into()),
         }
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::mem::{align_of, offset_of, size_of, size_of_val};
 
 use bytemuck::Zeroable;
+use maru_layout::farewell::{Cause, FarewellWord};
 use maru_layout::geometry::{ClassSpec, FormatSpec, Stamp};
 use maru_layout::object::{ObjectKey, PayloadCrc, seal};
 use maru_layout::record::{BodyLine, IdentityLine, SlotRecord};
@@ -26,7 +27,7 @@ use maru_layout::word::{
 use sha2::{Digest, Sha256};
 
 const FORMAT: &str = include_str!("../FORMAT.md");
-const WORD_SOURCE: &str = include_str!("../src/word.rs");
+const WORD_SOURCE: &str = concat!(include_str!("../src/word.rs"), include_str!("../src/farewell.rs"));
 
 // ---------------------------------------------------------------- reading the document
 
@@ -405,6 +406,16 @@ fn every_bit_of_every_word_is_where_the_document_says() {
             ],
         ),
         (
+            "FarewellWord",
+            FarewellWord::new(4, Cause::Retired, Owner(5), 6).0,
+            vec![
+                ("cause", Box::new(|w| FarewellWord(w).cause().map_or(0, |cause| cause as u64))),
+                ("who", Box::new(|w| FarewellWord(w).who().0.into())),
+                ("second", Box::new(|w| FarewellWord(w).second().into())),
+                ("tag", Box::new(|w| FarewellWord(w).tag().into())),
+            ],
+        ),
+        (
             "ChoreWord",
             ChoreWord::held(Owner(4), 5).0,
             vec![
@@ -442,6 +453,7 @@ fn numbered_values_have_the_numbers_and_names_of_the_crate() {
         ("SessionState", 15, Box::new(|n| SessionState::from_bits(n).map(|s| s.name().to_owned()))),
         ("FormatState", 255, Box::new(format_name)),
         ("LeaseKind", 3, Box::new(lease_name)),
+        ("Cause", 1000, Box::new(|n| Cause::from_bits(n).map(|cause| cause.name().to_owned()))),
         ("RowState", 1000, Box::new(|n| RowState::from_bits(n).map(|s| s.name().to_owned()))),
         ("Role", 1000, Box::new(|n| Role::from_bits(n as u16).map(|s| s.name().to_owned()))),
     ];
@@ -515,6 +527,9 @@ fn constants_and_features_have_the_values_of_the_crate() {
         maru_layout::word::MAX_GENERATION,
         maru_layout::word::SLOT_BITS,
         maru_layout::word::TAG_BITS,
+        maru_layout::farewell::FAREWELL_SLOTS,
+        maru_layout::farewell::FAREWELL_TAG_BITS,
+        maru_layout::farewell::FAREWELL_LAST_SECOND,
     ];
     let told = table_headed(&["constant", "value", "meaning"]);
     let rows: Vec<_> = told.rows.iter().map(|row| (row[0].as_str(), number(&row[1]))).collect();
@@ -541,6 +556,7 @@ fn constants_and_features_have_the_values_of_the_crate() {
             ("features_write", "LIFE_LOCKS", feature_write::LIFE_LOCKS),
             ("features_ignorable", "ACCESS_BYTES", feature_ignorable::ACCESS_BYTES),
             ("features_ignorable", "FLIGHT_RECORDER", feature_ignorable::FLIGHT_RECORDER),
+            ("features_ignorable", "FAREWELLS", feature_ignorable::FAREWELLS),
         ]
     );
     let all = |group| rows.iter().filter(|row| row.0 == group).fold(0, |mask, row| mask | row.2);
@@ -574,6 +590,7 @@ fn sections_have_the_strides_counts_and_alignments_of_the_crate() {
         "advert_count" => 5,
         "slot_count * access_lanes" => 2018,
         "ceil(slot_count / 64)" => 16,
+        "ceil(slot_count / 2)" => 505,
         other => number(other),
     };
     assert_eq!(table.rows.len(), SectionKind::ALL.len());
@@ -718,6 +735,7 @@ fn worked_examples_are_what_the_crate_computes() {
     assert_eq!(fenced("hex"), dump.join("\n"));
     let key = ObjectKey::of_record(&record.identity);
     let place = key.place(7, 1000);
+    let farewell = key.farewell(7, 505);
     let text = example_text();
     let entry = IndexEntry::new(5, 3, place.tag);
     let id: [u8; 16] = std::array::from_fn(|index| index as u8);
@@ -736,6 +754,12 @@ fn worked_examples_are_what_the_crate_computes() {
         ("index entry, first bucket", format!("0x{:016x}", entry.0)),
         ("index entry, second bucket", format!("0x{:016x}", entry.in_second().0)),
         ("lease cell: view, sequence 9", format!("0x{:016x}", LeaseCell::new(LeaseKind::View, 9, 5, 3).0)),
+        ("farewell, of 505 words", farewell.index.to_string()),
+        ("farewell tag", farewell.tag.to_string()),
+        (
+            "farewell: evicted by session 1, 90 seconds after the formatting",
+            format!("0x{:016x}", FarewellWord::new(farewell.tag, Cause::Evicted, Owner::session(1), 90).0),
+        ),
         ("text bytes", text.len().to_string()),
         ("text digest", hex(&Sha256::digest(&text))),
         ("namespace digest, generation 2", hex(&key.namespace)),

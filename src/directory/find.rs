@@ -8,6 +8,8 @@ use maru_layout::word::{IndexEntry, SlotState, SlotWord, short_generation};
 
 use crate::engine::Engine;
 use crate::regime::Regime;
+#[cfg(not(maru_loom))]
+use crate::slot::Slot;
 use crate::slot::{IdentityWords, same_object};
 use crate::sync::Ordering;
 use crate::view::BucketLine;
@@ -80,6 +82,37 @@ impl<R: Regime> Engine<R> {
         let (word, identity) = slot.read_identity()?;
         let same_life = short_generation(word.generation()) == entry.short_generation();
         (same_life && same_object(&identity, wanted)).then_some(Sighting { slot: entry.slot(), word, identity })
+    }
+
+    /// Whether an entry of these buckets leads to a slot that held the object of `wanted` until its bytes were found
+    /// damaged: such an entry stays until its way is needed, for this answer alone. Asked after a miss whose buckets did
+    /// not say "nothing".
+    #[cold]
+    #[inline(never)]
+    #[cfg(not(maru_loom))]
+    pub(crate) fn was_damaged(&self, home: Home, wanted: &IdentityWords) -> bool {
+        let geometry = self.tables.geometry();
+        let second = other_bucket(home.first, home.tag, geometry.hash_seed, geometry.bucket_count);
+        let in_bucket = |bucket: u32| {
+            self.tables.bucket(bucket).entries.iter().any(|cell| {
+                // ORDERING: Acquire, as in `scan_bucket`.
+                let entry = IndexEntry(cell.load(Ordering::Acquire));
+                let alike = !entry.is_empty() && entry.tag() == home.tag;
+                let slot = if alike { self.tables.slot_checked(entry.slot()) } else { None };
+                slot.and_then(Slot::read_damaged).is_some_and(|(word, identity)| {
+                    short_generation(word.generation()) == entry.short_generation() && same_object(&identity, wanted)
+                })
+            })
+        };
+        // ORDERING: Relaxed: a reason, and no answer on which a hit rests.
+        let more = self.tables.bucket(home.first).mark.load(Ordering::Relaxed) != 0;
+        in_bucket(home.first) || more && in_bucket(second)
+    }
+
+    /// A model tells only hits from misses.
+    #[cfg(maru_loom)]
+    pub(crate) fn was_damaged(&self, _: Home, _: &IdentityWords) -> bool {
+        false
     }
 
     /// Whether `entry` can be thrown away: its slot has moved on, or nobody can ever look anything up there.

@@ -151,6 +151,10 @@ impl Tables {
         &self.inner.areas[session as usize].1[cell as usize]
     }
 
+    pub(crate) fn cells(&self, session: u32, count: u32) -> &[AtomicU64] {
+        &self.inner.areas[session as usize].1[..count as usize]
+    }
+
     pub(crate) fn row(&self, index: u32) -> &RowLines {
         &self.inner.rows[index as usize]
     }

@@ -45,6 +45,7 @@ struct Bases {
     buckets: *mut u8,
     access: *mut u8,
     tokens: *mut u8,
+    farewells: *mut u8,
     /// Null when the payload is not mapped.
     payload_origin: *mut u8,
 }
@@ -79,6 +80,7 @@ impl Tables {
             buckets: base(SectionKind::Buckets),
             access: base(SectionKind::AccessBytes),
             tokens: base(SectionKind::Tokens),
+            farewells: base(SectionKind::Farewells),
             payload_origin: if mapped >= geometry.length_bytes { mapping.as_ptr() } else { core::ptr::null_mut() },
         };
         Self { mapping, geometry, bases }
@@ -160,6 +162,14 @@ impl Tables {
         unsafe { self.at(self.bases.tokens, 8, index as usize) }
     }
 
+    /// What was said of blocks that are gone.
+    #[inline]
+    pub(crate) fn farewell(&self, index: u32) -> &AtomicU64 {
+        assert!(index < self.geometry.farewell_count, "farewell within the region");
+        // SAFETY: the section holds `farewell_count` words, and the index is below that.
+        unsafe { self.at(self.bases.farewells, 8, index as usize) }
+    }
+
     /// A session entry.
     #[inline]
     pub(crate) fn session(&self, index: u32) -> &SessionLines {
@@ -186,6 +196,22 @@ impl Tables {
             + cell as usize * 8;
         // SAFETY: the cell lies behind the head inside the session's area, both indices being in bounds.
         unsafe { self.at(self.bases.areas, 1, byte) }
+    }
+
+    /// The first `count` lease cells of a session's area.
+    #[inline]
+    pub(crate) fn cells(&self, session: u32, count: u32) -> &[AtomicU64] {
+        if count == 0 {
+            return &[];
+        }
+        assert!(session < self.geometry.session_count, "session index within the region");
+        assert!(count <= self.geometry.lease_cells, "lease cells within the area");
+        let byte = session as usize * self.geometry.session_area_bytes as usize + SESSION_AREA_HEAD_BYTES as usize;
+        // The cells lie one behind the other behind the head, inside the session's area, which lies in the section
+        // (both numbers being in bounds), and that in the mapping; they are aligned, as the head is, and atomics.
+        let first = self.bases.areas.wrapping_add(byte).cast();
+        // SAFETY: by the above; mapped as long as `self` (R3).
+        unsafe { core::slice::from_raw_parts(first, count as usize) }
     }
 
     /// A namespace row.

@@ -305,3 +305,48 @@ fn a_lapsed_copy_lease_frees_its_slot_though_others_drain_under_views() {
     }
     drop(views);
 }
+
+/// Symptom: a store evicts a living block while slots that only waited for their last reader stand by, because a hand
+/// passes over them by what their access bytes said of the blocks that they held.
+#[test]
+fn slots_that_have_drained_go_before_any_block() {
+    let scratch = Scratch::new();
+    let (_region, session, ns, slots) = scene(&scratch);
+    for number in 0..slots {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    let gone = slots / 4;
+    let held: Vec<_> = (0..gone).map(|number| lease(&session, ns, number)).collect();
+    for number in 0..gone {
+        assert_eq!(session.retire(&object(ns, number)).expect("retire"), Retire::Draining);
+    }
+    for handle in held {
+        assert_eq!(session.release(handle).expect("release"), Release::Released);
+    }
+    for number in slots..slots + gone {
+        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
+    }
+    let lost: Vec<_> = (gone..slots + gone).filter(|number| !hit(&session, ns, *number)).collect();
+    assert!(lost.is_empty(), "there was room for all; gone are {lost:?}");
+}
+
+/// Symptom: in a large region, where a store does not look through all of the bitmap each time, blocks are evicted though
+/// there is room behind those of another session.
+#[test]
+fn room_far_away_is_found_before_a_block_goes() {
+    let scratch = Scratch::new();
+    let region = scratch.region(Wish::of_slots(16 << 20, 64));
+    let (one, other) =
+        (region.session("one", Role::Worker).expect("attach"), region.session("other", Role::Worker).expect("attach"));
+    let ns = one.namespace(&namespace("t")).expect("namespace");
+    let slots = u64::from(region.geometry().slot_count);
+    assert!(slots > 3 * 4096, "more than a short look: {slots}");
+    let lost = |stored: u64| (0..stored).filter(|number| !hit(&one, ns, *number)).count();
+    // Each fills from a place of its own, in turns of thousands, until all is full.
+    for number in 0..slots {
+        let session = if number / 5000 % 2 == 0 { &one } else { &other };
+        assert_eq!(store(session, &object(ns, number), &[7; 64]), "stored", "{number}");
+    }
+    assert_eq!(lost(slots), 0, "there was room for all");
+    assert_eq!(region.usage().slots[0], 0, "and now there is none");
+}

@@ -5,6 +5,7 @@ mod admission;
 mod budgets;
 mod cases;
 mod eviction;
+mod farewell;
 mod faults;
 mod grants;
 mod guard;

@@ -29,7 +29,7 @@ TOLERANCE = 0.05
 FEW, MANY = 32, 64
 RUNS = 3
 READS = ["probe-hit", "probe-miss", "acquire", "release", "load"]
-STORES = ["reserve", "commit"]
+STORES = ["reserve", "commit", "replace"]
 BATCHES = ["probe-prefix", "acquire-batch", "release-batch"]
 # Lines that belong to a key; the others are common to a call, or to all.
 KEYED = ["Buckets", "Records", "AccessBytes", "own cells", "Payload"]

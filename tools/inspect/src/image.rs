@@ -9,6 +9,7 @@
 //! * A backing that is shorter than the region: the superblock is checked against its own length, and reads end where the
 //!   backing does.
 
+use maru_layout::farewell::FarewellWord;
 use maru_layout::geometry::Geometry;
 use maru_layout::record::SlotRecord;
 use maru_layout::superblock::{SectionKind, Superblock, SuperblockError};
@@ -395,6 +396,14 @@ impl<'a> Image<'a> {
     /// The bytes cannot be had.
     pub fn token(&self, token: u32) -> Result<TokenWord, ReadError> {
         Ok(TokenWord(self.pod(self.place(SectionKind::Tokens, token.into(), 8))?))
+    }
+
+    /// A word of the farewell table; the index is below `farewell_count`.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn farewell(&self, index: u32) -> Result<FarewellWord, ReadError> {
+        Ok(FarewellWord(self.pod(self.place(SectionKind::Farewells, index.into(), 8))?))
     }
 
     /// A bitmap word.

@@ -256,6 +256,7 @@ fn letter(kind: SectionKind) -> char {
         SectionKind::Tokens => 't',
         SectionKind::Tasks => 'k',
         SectionKind::Adverts => 'v',
+        SectionKind::Farewells => 'f',
         SectionKind::Payload => '#',
         SectionKind::Copy => 'S',
     }

@@ -78,11 +78,15 @@ KEY is the digest of a block's token prefix, 64 hex digits or the first few. The
   invalidated      stored under a generation of its namespace that has ended
   other_namespace  ready under another namespace (with --namespace-row); the fields that differ
   refused          a session remembers that storing it was refused
-  retired, evicted, removed
-                   was there; who retired it, where somebody is remembered
+  retired, evicted, recovered, removed
+                   was there; when and by whom it was taken away, where that is remembered
   given_up         reserved once and never committed
-  never_stored     nothing is remembered of it, or it is forgotten: memory is bounded (each slot's last life, each
-                   session's last 16 operations)
+  never_stored     nothing is remembered of it, or it is forgotten: memory is bounded (each slot's last life, a farewell
+                   for two slots, each session's last 16 operations)
+
+A farewell is a word that whoever frees a block's slot leaves in a small table. It needs all 64 digits of KEY, knows whole
+seconds, and is another key's with the probability that `doubt` says; then `remembered` is \"farewell\", `gone_cause` says
+why (evicted, displaced, retired, invalidated, recovered, drained, unfinished), `gone_ns` when, `who` by whom.
 
 Without --namespace-row any registered namespace will do; `maru-inspect namespaces` lists the rows.
 

@@ -4,7 +4,7 @@
 //! 2. An earlier generation of the namespace has, or had, it: invalidated.
 //! 3. Another namespace has it ready: the fields that differ.
 //! 4. A flight recorder remembers that storing it was refused, after anything below.
-//! 5. It was there: a free slot's record, or a flight record with a slot that has moved on.
+//! 5. It was there: a free slot's record, its farewell, or a flight record with a slot that has moved on.
 //! 6. Nothing: never stored, or forgotten since.
 
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use maru_layout::word::{
     IndexEntry, LeaseKind, MAX_GENERATION, SessionState, SessionWord, SlotState, SlotWord, short_generation,
 };
 
-use super::memory::{event_words, refusal, remover, who_of};
+use super::memory::{refusal, remover, who_of};
 use super::sight::{Found, Sighting};
 use super::spaces::{Spaces, Whose};
 use super::{Also, Held, Question, Who, WhyLine};
@@ -35,8 +35,9 @@ pub const CODES: &[(&str, &str)] = &[
     ("invalidated", "stored under a generation of its namespace that has ended"),
     ("other_namespace", "ready under another namespace; `differs` says in which fields"),
     ("refused", "a session remembers that storing it was refused"),
-    ("retired", "was there; a session remembers retiring it"),
-    ("evicted", "was there; its slot was freed, nobody remembers retiring it, and blocks were evicted here"),
+    ("retired", "was there, and was retired: a session remembers it, or the farewell table"),
+    ("evicted", "was there, and was evicted: says the farewell table, or else nobody remembers retiring it"),
+    ("recovered", "was there; the session that was taking it away died, and its slot was brought home"),
     ("removed", "was there; its slot was freed by nobody who is remembered"),
     ("given_up", "reserved once and never committed: the writer gave up, or died"),
     ("never_stored", "nothing is remembered of it"),
@@ -57,18 +58,22 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Decides, and remembers whose digests are.
 pub struct Judge<'a, 'b> {
-    image: &'a Image<'b>,
+    pub(super) image: &'a Image<'b>,
     lives: Lives,
     spaces: Spaces,
     asked: Option<usize>,
     row: Option<u32>,
     /// Entries that have counted evictions, the most first.
-    evictors: Vec<(u32, u64)>,
+    pub(super) evictors: Vec<(u32, u64)>,
+    /// Namespace digests under which a key that no slot has is looked for among the farewells.
+    pub(super) digests: Vec<(Whose, [u8; 16])>,
+    /// Shards and parts, likewise.
+    pub(super) shapes: Vec<(u16, u16)>,
 }
 
 /// How a sighting stands to the namespace asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Standing {
     Mine(usize),
     Ended(usize, u64),
     Other(Whose),
@@ -79,7 +84,7 @@ impl<'a, 'b> Judge<'a, 'b> {
     ///
     /// # Errors
     /// A table cannot be read.
-    pub fn new(image: &'a Image<'b>, question: &Question) -> Result<Self, ReadError> {
+    pub fn new(image: &'a Image<'b>, question: &Question, shapes: &[(u16, u16)]) -> Result<Self, ReadError> {
         let spaces = Spaces::of(image)?;
         let asked = question.row.and_then(|row| spaces.of_row(row));
         let mut evictors = Vec::new();
@@ -90,7 +95,9 @@ impl<'a, 'b> Judge<'a, 'b> {
             }
         }
         evictors.sort_by_key(|(session, evicted)| (core::cmp::Reverse(*evicted), *session));
-        Ok(Self { image, lives: Lives::of(image), spaces, asked, row: question.row, evictors })
+        let digests = spaces.likely(asked);
+        let shapes = shapes.to_vec();
+        Ok(Self { image, lives: Lives::of(image), spaces, asked, row: question.row, evictors, digests, shapes })
     }
 
     /// Whether the row asked for is registered.
@@ -121,7 +128,7 @@ impl<'a, 'b> Judge<'a, 'b> {
         let chosen = self.choose(&standings, found);
         match chosen {
             Some((sighting, standing)) => self.describe(&mut line, &sighting, standing, found, patient)?,
-            None => self.without_slot(&mut line, found)?,
+            None => self.without_slot(&mut line, found, patient)?,
         }
         for (sighting, standing) in standings.iter().filter(|(sighting, _)| Some(sighting.slot) != line.slot) {
             let state = sighting.word.state().map_or("damaged", SlotState::name);
@@ -239,6 +246,11 @@ impl<'a, 'b> Judge<'a, 'b> {
                     "stored under generation {generation} of namespace {words}, which has been invalidated: it is at \
                      {now} now{freed}"
                 );
+                if state == Some(SlotState::Free)
+                    && let Some(recalled) = self.recalled(sighting)?
+                {
+                    self.tell(line, &recalled)?;
+                }
             }
             (Standing::Other(whose), _) => {
                 line.code = "other_namespace";
@@ -256,7 +268,7 @@ impl<'a, 'b> Judge<'a, 'b> {
         Ok(())
     }
 
-    fn name_space(&self, line: &mut WhyLine, standing: Standing) {
+    pub(super) fn name_space(&self, line: &mut WhyLine, standing: Standing) {
         let (space, generation) = match standing {
             Standing::Mine(space) | Standing::Other(Whose::Current(space)) => (space, None),
             Standing::Ended(space, generation) | Standing::Other(Whose::Ended(space, generation)) => {
@@ -271,13 +283,13 @@ impl<'a, 'b> Judge<'a, 'b> {
     }
 
     /// Who stored it, by the body.
-    fn storer(&self, sighting: &Sighting) -> Result<Who, ReadError> {
+    pub(super) fn storer(&self, sighting: &Sighting) -> Result<Who, ReadError> {
         let body = &sighting.record.body;
         self.who(body.storer_index.into(), Some(body.storer_epoch))
     }
 
     /// An entry of the session table; with an epoch, that holder of it.
-    fn who(&self, session: u32, epoch: Option<u32>) -> Result<Who, ReadError> {
+    pub(super) fn who(&self, session: u32, epoch: Option<u32>) -> Result<Who, ReadError> {
         let mut who = Who { session, epoch: epoch.unwrap_or(0), engine: None, holder: "unknown" };
         if session >= self.image.geometry().session_count {
             return Ok(who);
@@ -375,100 +387,6 @@ impl<'a, 'b> Judge<'a, 'b> {
         line.text = format!("slot {slot} is quarantined: {why}");
         Ok(())
     }
-
-    /// A free slot whose last life was this object's.
-    fn gone(&self, line: &mut WhyLine, sighting: &Sighting, found: &Found) -> Result<(), ReadError> {
-        let slot = sighting.slot;
-        if !sighting.sealed {
-            line.code = "given_up";
-            let event =
-                found.events.iter().rev().find(|event| event.operation == "abort" || event.operation == "commit");
-            line.who = event.map(who_of);
-            line.text = format!("slot {slot} was reserved for it and given back without a commit");
-            if let Some(event) = event {
-                line.text.push_str(&format!(": {}", event_words(event)));
-            }
-            return Ok(());
-        }
-        let committed = sighting.record.body.committed_ns;
-        let storer = self.storer(sighting)?;
-        line.text = format!("was in slot {slot}, committed {} by {}, and was freed", moment(committed), storer.words());
-        self.by_whom(line, found, committed);
-        Ok(())
-    }
-
-    fn by_whom(&self, line: &mut WhyLine, found: &Found, committed: u64) {
-        match remover(found, committed) {
-            Some(event) => {
-                line.code = "retired";
-                line.who = Some(who_of(event));
-                line.text.push_str(&format!(": {}", event_words(event)));
-            }
-            None if !self.evictors.is_empty() => {
-                line.code = "evicted";
-                let named = self.evictors.iter().take(3).map(|(session, count)| {
-                    let who = self.who(*session, None).map_or_else(|_| format!("session {session}"), |who| who.words());
-                    format!("{} by {who}", grouped(*count))
-                });
-                let more = self.evictors.len().saturating_sub(3);
-                let more = if more > 0 { format!(" and {more} more entries") } else { String::new() };
-                line.text.push_str(&format!(
-                    "; nobody remembers retiring it; evictions here: {}{more}",
-                    named.collect::<Vec<_>>().join(", ")
-                ));
-                // Where only one entry has ever evicted, it was that one, under this holder or one before.
-                if let [(session, _)] = self.evictors[..] {
-                    line.who = self.who(session, None).ok();
-                }
-            }
-            None => {
-                line.code = "removed";
-                line.text.push_str("; nobody remembers retiring it, and no eviction is counted here");
-            }
-        }
-    }
-
-    /// No slot tells anything: what flight recorders remember.
-    fn without_slot(&self, line: &mut WhyLine, found: &Found) -> Result<(), ReadError> {
-        let stored = found.events.iter().rev().find(|event| {
-            matches!(event.operation.as_str(), "commit" | "load" | "acquire")
-                && event.outcome == "done"
-                && event.slot.is_some()
-        });
-        let refused = refusal(found).filter(|event| stored.is_none_or(|stored| stored.time_ns <= event.time_ns));
-        if let Some(event) = refused {
-            line.code = "refused";
-            line.who = Some(who_of(event));
-            line.text = format!("{}; records do not say under which namespace", event_words(event));
-            if let Some(reasons) = self.reasons(event.session)? {
-                line.text.push_str(&format!("; that entry counts {reasons}"));
-            }
-            return Ok(());
-        }
-        let Some(event) = stored else {
-            line.code = "never_stored";
-            line.text =
-                "nothing is remembered of it. Memory is bounded (each slot's last life, each session's last 16 \
-                         operations), so it was never stored, or that is forgotten"
-                    .to_owned();
-            return Ok(());
-        };
-        line.slot = event.slot.and_then(|slot| u32::try_from(slot).ok());
-        line.generation = event.generation;
-        line.text = format!("was there ({}), and its slot has another life now", event_words(event));
-        self.by_whom(line, found, event.time_ns);
-        Ok(())
-    }
-
-    /// Counters of refusals that an entry has.
-    fn reasons(&self, session: u32) -> Result<Option<String>, ReadError> {
-        let counters = self.image.area(session)?.counters;
-        let reasons: Vec<String> = crate::census::refusals()
-            .filter(|(counter, _)| counters[*counter as usize] > 0)
-            .map(|(counter, reason)| format!("{} {reason}", grouped(counters[counter as usize])))
-            .collect();
-        Ok((!reasons.is_empty()).then(|| reasons.join(", ")))
-    }
 }
 
 fn blank(found: &Found) -> WhyLine {
@@ -490,6 +408,10 @@ fn blank(found: &Found) -> WhyLine {
         length: None,
         leases: Vec::new(),
         unmoved_ms: None,
+        remembered: None,
+        gone_cause: None,
+        gone_ns: None,
+        doubt: None,
         differs: Vec::new(),
         also: Vec::new(),
         events: found.events.clone(),

@@ -1,17 +1,21 @@
 //! `why`: why a block is a hit or a miss, from what the region remembers.
 //!
-//! What it remembers is bounded: a slot's record says what the slot holds, or held in its last life; each session
-//! remembers its last 16 operations. So "never stored" is always "or forgotten since", and says so.
+//! What it remembers is bounded: a slot's record says what the slot holds, or held in its last life; a table has one word
+//! for two slots about blocks that went; each session remembers its last 16 operations. So "never stored" is always "or forgotten since", and says so.
 //!
 //! | file | holds |
 //! | --- | --- |
 //! | [`sight`] | what is found of the keys asked for, in one pass |
 //! | [`cause`] | what follows from it |
+//! | `gone` | of objects that were there |
+//! | `farewell` | what the farewell table tells of them |
 //! | `memory` | what flight records tell |
 //! | [`spaces`] | whose a namespace digest is, and in which fields two namespaces differ |
 //! | [`strip`] | a whole prefix, as a picture |
 
 pub mod cause;
+mod farewell;
+mod gone;
 mod memory;
 pub mod sight;
 pub mod spaces;
@@ -114,7 +118,7 @@ pub struct WhyLine {
     pub namespace_generation: Option<u64>,
     /// Generation that the namespace has now.
     pub current_generation: Option<u64>,
-    /// Who stored it, is writing it, or shut it out.
+    /// Who stored it, is writing it, shut it out, or took it away.
     pub who: Option<Who>,
     /// Wall clock of the commit.
     pub committed_ns: Option<u64>,
@@ -124,6 +128,15 @@ pub struct WhyLine {
     pub leases: Vec<Held>,
     /// For how long the word of a slot that is being written has not moved, by this tool's clock.
     pub unmoved_ms: Option<u64>,
+    /// `farewell` where the answer rests on the farewell table: then it is probable, and no more.
+    pub remembered: Option<&'static str>,
+    /// Cause that the farewell names: `evicted`, `displaced`, `retired`, `invalidated`, `recovered`, `drained`,
+    /// `unfinished` (FORMAT.md, section 7.4).
+    pub gone_cause: Option<&'static str>,
+    /// Wall clock of the farewell, to the second; null where the word names none that can be.
+    pub gone_ns: Option<u64>,
+    /// Probability, at most, that the farewell is another key's.
+    pub doubt: Option<f64>,
     /// Fields in which the namespace asked for and the one that has the key differ.
     pub differs: Vec<Difference>,
     /// What else was found of the key.
@@ -152,7 +165,7 @@ pub fn show(
         Ok(sights) => sights,
         Err(error) => return Ok(Err(error)),
     };
-    let mut judge = match Judge::new(image, question) {
+    let mut judge = match Judge::new(image, question, &sights.shapes) {
         Ok(judge) => judge,
         Err(error) => return Ok(Err(error)),
     };

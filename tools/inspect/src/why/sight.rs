@@ -4,7 +4,7 @@
 //!   last. Anything else is what an earlier writer left, and says nothing.
 //! * S2: of each key a bounded number of sightings is kept; those of slots in use first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use maru_layout::object::record_is_sealed;
 use maru_layout::record::SlotRecord;
@@ -19,6 +19,8 @@ use crate::source::ReadError;
 
 /// Objects of which something is said, where a key has fewer than 64 digits.
 const OBJECTS: usize = 16;
+/// Shards and parts remembered.
+const SHAPES: usize = 64;
 /// Sightings kept of one object (S2).
 const SIGHTINGS: usize = 8;
 
@@ -77,6 +79,8 @@ pub struct Sights {
     pub found: Vec<Found>,
     /// Objects beyond the first sixteen.
     pub left_out: usize,
+    /// Shards and parts of the objects in this region, (0, 0) always; those asked for, where any are.
+    pub shapes: Vec<(u16, u16)>,
     /// Why the pass over the records ended early.
     pub end: Option<ReadError>,
 }
@@ -94,11 +98,15 @@ pub fn gather(image: &Image<'_>, question: &Question) -> Result<Sights, ReadErro
     let wants = |digest: &[u8; 32]| whole.contains_key(digest) || parts.iter().any(|key| key.starts(digest));
     let (mut by_name, mut left_out) = (BTreeMap::<Name, Vec<Sighting>>::new(), 0);
     let most = if question.strip { usize::MAX } else { OBJECTS.max(question.keys.len()) };
+    let mut shapes = BTreeSet::from([(question.shard.unwrap_or(0), question.part.unwrap_or(0))]);
     let end = image
         .for_each_record(|slot, record| {
             let identity = &record.identity;
             let shape_ok = question.shard.is_none_or(|shard| shard == identity.shard)
                 && question.part.is_none_or(|part| part == identity.part);
+            if shape_ok && shapes.len() < SHAPES {
+                shapes.insert((identity.shard, identity.part));
+            }
             if !shape_ok || !wants(&identity.prefix) {
                 return Ok(());
             }
@@ -125,7 +133,7 @@ pub fn gather(image: &Image<'_>, question: &Question) -> Result<Sights, ReadErro
             events.entry(prefix).or_default().push(record);
         }
     }
-    let mut sights = Sights { found: Vec::new(), left_out, end };
+    let mut sights = Sights { found: Vec::new(), left_out, shapes: shapes.into_iter().collect(), end };
 
     for key in &question.keys {
         let before = sights.found.len();

@@ -19,6 +19,8 @@ const ROWS: u32 = 1 << 14;
 /// Generations of the hinted row that are tried, and of every other row.
 const HINTED: u64 = 4096;
 const OTHERS: u64 = 16;
+/// Digests of present and past generations that are tried for a key that no slot names.
+const LIKELY: usize = 1024;
 /// Digests computed for one question.
 const HASHES: u64 = 1 << 18;
 
@@ -114,6 +116,23 @@ impl Spaces {
         let whose = found.unwrap_or(Whose::Unknown);
         self.known.insert(*digest, whose);
         whose
+    }
+
+    /// Digests that objects of a namespace, or of any, have or had: those of now first, then of the last few generations.
+    pub fn likely(&self, asked: Option<usize>) -> Vec<(Whose, [u8; 16])> {
+        let numbers = || (0..self.all.len()).filter(|number| asked.is_none_or(|asked| asked == *number));
+        let mut likely: Vec<_> = numbers().map(|number| (Whose::Current(number), self.all[number].digest)).collect();
+        for number in numbers() {
+            let space = &self.all[number];
+            let first = space.generation.saturating_sub(OTHERS).max(1);
+            for generation in (first..space.generation).rev() {
+                if likely.len() >= LIKELY {
+                    return likely;
+                }
+                likely.push((Whose::Ended(number, generation), digest_of(space.text.as_bytes(), generation)));
+            }
+        }
+        likely
     }
 
     fn ended(&mut self, digest: &[u8; 16], number: usize, generations: u64) -> Option<Whose> {
