@@ -127,13 +127,21 @@ impl<R: Regime> Engine<R> {
     /// Frees slots of `class`, if anything of it can be evicted; whether there may be room now. `any` room will do: also a
     /// slot that was free before.
     pub(crate) fn make_room(&self, class_index: usize, class: &SlotClass, any: bool) -> bool {
+        let in_vain = self.all_read.load(process::Ordering::Relaxed);
+        let found = self.search(class_index, class, any, in_vain);
+        if found == in_vain {
+            self.all_read.store(!found, process::Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// One search. Where the one before found everything read, this one looks who reads before it tries.
+    fn search(&self, class_index: usize, class: &SlotClass, any: bool, in_vain: bool) -> bool {
         // Twice around is enough: the first time what was read is renewed, and the horizon moves.
         let mut left = LOOK.min(class.slot_count.saturating_mul(2).max(BATCH as u32));
         let (mut due, mut later) = (Vec::with_capacity(BATCH), Vec::with_capacity(LOOK_AHEAD as usize));
         let (mut learnt, mut failed) = (Learnt::default(), 0);
-        // Where the last search found everything read, this one looks before it tries.
-        let mut readers =
-            self.all_read.load(process::Ordering::Relaxed).then(|| self.readers(class_index, class, left));
+        let mut readers = in_vain.then(|| self.readers(class_index, class, left));
         while left > 0 {
             if self.sweep(class_index, class, &mut left, &mut due, &mut later, &mut learnt) && any {
                 return true;
@@ -160,9 +168,7 @@ impl<R: Regime> Engine<R> {
             readers.get_or_insert_with(|| self.readers(class_index, class, left));
         }
         // Nothing is due within reach: what would be next goes.
-        let found = self.evict_first(later, any, readers.as_ref(), &mut learnt);
-        self.all_read.store(!found, process::Ordering::Relaxed);
-        found
+        self.evict_first(later, any, readers.as_ref(), &mut learnt)
     }
 
     /// Evicts the one of `passed` that is due first and that nobody reads; false where all are read. `any` room will do.
