@@ -82,9 +82,14 @@ impl<R: Regime> Engine<R> {
         let hand = self.tables.control().clocks[class_index].hand.load(Ordering::Relaxed);
         let window = Window::of(class, hand, looks);
         let mut cells = vec![NOBODY; window.length as usize];
+        let mut unread = window.length;
         self.visit_leases(|session, index, cell| {
             if let Some(place) = window.place(cell.slot()) {
+                unread -= u32::from(cells[place] == NOBODY);
                 cells[place] = (session, index);
+                if unread == 0 {
+                    return ControlFlow::Break(());
+                }
             }
             ControlFlow::Continue(())
         });
