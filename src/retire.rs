@@ -8,7 +8,7 @@
 //!
 //! * X1: only the call that shut a word reverts it, or frees it while its name is in the word. A recoverer frees,
 //!   never reverts. Owner 0: anyone frees, nobody reverts. Whoever is blocked by a call that stands still for the bound
-//!   of stalled writers, or by a fenced one, sets owner 0.
+//!   of stalled writers, or by a fenced one, sets owner 0; so does who wants the block retired, at once.
 //! * X2: the slot is freed only after a scan that began after the word was shut found no lease.
 //!
 //! Whoever takes a block away says so first, in the farewell table: a hint for `maru-inspect why`, on which nothing rests.
@@ -34,21 +34,54 @@ use crate::step::step;
 use crate::sync::{Ordering, edge};
 use crate::{ReclaimReport, Retire};
 
+/// Looks that a retire takes at an object that is being evicted and put back under it.
+const RETIRE_LOOKS: u32 = if cfg!(maru_loom) { 2 } else { 16 };
+
 impl<R: Regime> Engine<R> {
-    /// Retires the object of `key`.
+    /// Retires the object of `key`. What an evictor has shut is not gone yet, since it may put it back (X1): the decision is
+    /// taken from it, and the block drains.
     pub(crate) fn retire_object(&self, key: &ObjectKey) -> Retire {
         let geometry = self.tables.geometry();
         let home = key.home(geometry.hash_seed, geometry.bucket_count);
-        let mut ready = None;
-        self.scan(home, &identity_words(key, 0), false, |sighting| {
-            if sighting.word.is(SlotState::Ready) {
-                ready = Some(sighting);
-                return ControlFlow::Break(());
+        let identity = identity_words(key, 0);
+        for _ in 0..RETIRE_LOOKS {
+            let mut found = None;
+            self.scan(home, &identity, false, |sighting| match sighting.word.state() {
+                Some(SlotState::Ready) => {
+                    found = Some(sighting);
+                    ControlFlow::Break(())
+                }
+                Some(SlotState::Retiring) if sighting.word.owner() != Owner::NOBODY => {
+                    found = Some(sighting);
+                    ControlFlow::Continue(())
+                }
+                _ => ControlFlow::Continue(()),
+            });
+            let Some(sighting) = found else { return Retire::Gone };
+            let retired = if sighting.word.is(SlotState::Ready) {
+                self.retire_ready(sighting.slot, sighting.word, Cause::Retired)
+            } else {
+                self.retire_shut(sighting.slot, sighting.word)
+            };
+            // `Gone`: it moved on under me, maybe to where it can be found again.
+            if retired != Retire::Gone {
+                return retired;
             }
-            ControlFlow::Continue(())
-        });
-        let Some(sighting) = ready else { return Retire::Gone };
-        self.retire_ready(sighting.slot, sighting.word, Cause::Retired)
+        }
+        Retire::Gone
+    }
+
+    /// Takes the decision over a block that somebody else has shut.
+    fn retire_shut(&self, slot: u32, shut: SlotWord) -> Retire {
+        self.say_farewell(slot, shut, Cause::Retired);
+        self.look_here(slot);
+        let drained = shut.to(SlotState::Retiring, Owner::NOBODY);
+        step!(RetireDrain);
+        if self.tables.slot(slot).swap(shut, drained).is_err() {
+            return Retire::Gone;
+        }
+        self.count(Counter::Retired, 1);
+        if self.free_drained(slot, drained) { Retire::Retired } else { Retire::Draining }
     }
 
     /// Retires the block of a slot whose word is (or was) `ready`.

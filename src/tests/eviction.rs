@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use maru_layout::word::{Owner, SlotState};
+
 use super::{Scratch, keeping, namespace, object, payload, store};
 use crate::{
     Batch, Evict, LeaseHandle, NamespaceId, ObjectId, Pin, Region, Release, Reserve, ReserveOptions, Retire, Role,
@@ -349,4 +351,23 @@ fn room_far_away_is_found_before_a_block_goes() {
     }
     assert_eq!(lost(slots), 0, "there was room for all");
     assert_eq!(region.usage().slots[0], 0, "and now there is none");
+}
+
+/// Symptom: `retire` says that a block is gone, and then it is there: an evictor had shut it, met a reader and put it back.
+/// Whoever wants it retired takes the decision from the evictor.
+#[test]
+fn a_retire_is_not_undone_by_an_evictor_that_had_shut_the_block() {
+    let scratch = Scratch::new();
+    let (region, session, ns, slots) = scene(&scratch);
+    let evictor = region.session("evictor", Role::Worker).expect("attach");
+    assert_eq!(store(&session, &object(ns, 1), &payload(1, BLOCK)), "stored");
+    let word_of = |slot: u64| region.inner().tables.slot(slot as u32);
+    let slot = (0..slots).map(word_of).find(|slot| slot.word().is(SlotState::Ready)).expect("the block");
+    let ready = slot.word();
+    let shut = ready.to(SlotState::Retiring, Owner::session(evictor.index()));
+    slot.swap(ready, shut).expect("shut by the evictor");
+    assert_eq!(session.retire(&object(ns, 1)).expect("retire"), Retire::Retired);
+    slot.swap(shut, shut.to(SlotState::Ready, Owner::NOBODY)).expect_err("the evictor puts nothing back");
+    assert!(!hit(&session, ns, 1));
+    assert_eq!(region.usage().slots[0], slots as u32, "the slot is free");
 }

@@ -46,6 +46,8 @@ const UNCOUNTED: u64 = 32;
 const ABSENT: u64 = 0;
 const UNKNOWN: u64 = 1;
 const THERE: u64 = 2;
+/// A look missed what was there: it is evicted, or an evictor that met a reader is about to put it back.
+const MISSED: u64 = 3;
 
 /// What all processes of a soak share, beside the region.
 struct Table {
@@ -91,9 +93,17 @@ impl Table {
         self.owned[at].store(((before >> 2) + 1) << 2 | state, Ordering::SeqCst);
     }
 
-    /// The block of `word` is gone; false when it has changed since.
+    /// A block that was missed is there again: its evictor has put it back.
+    fn find_again(&self, at: usize, word: u64) {
+        let there = ((word >> 2) + 1) << 2 | THERE;
+        if self.owned[at].compare_exchange(word, there, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.lost.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The block of `word` was missed; false when it has changed since.
     fn lose(&self, at: usize, word: u64) -> bool {
-        let gone = ((word >> 2) + 1) << 2 | ABSENT;
+        let gone = ((word >> 2) + 1) << 2 | MISSED;
         let lost = self.owned[at].compare_exchange(word, gone, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if lost {
             count(&self.lost);
@@ -457,6 +467,12 @@ fn final_check(parent: &Parent, directory: &std::path::Path, workers: u32) -> Re
         let id = session.namespace_with_budget(&volatile(at), Budget::Slots(VOLATILE_BUDGET))?;
         session.invalidate(id)?;
     }
+    for (at, number) in blocks.owned.iter().enumerate() {
+        let word = parent.table.word(at);
+        if word & 3 == MISSED && session.probe(&object(id, *number))?.is_hit() {
+            parent.table.find_again(at, word);
+        }
+    }
     session.close().map_err(|(held, _)| held)?;
     let mut model = Model::default();
     for (at, number) in blocks.owned.iter().enumerate() {
@@ -637,8 +653,10 @@ impl Life {
         match answer {
             Ok(lease) => {
                 count(&self.table.loads);
-                if steady.is_some_and(|word| word & 3 == ABSENT) {
-                    talk.say(&format!("wrong block {number} was retired and is there"));
+                match steady.map(|word| (word, word & 3)) {
+                    Some((_, ABSENT)) => talk.say(&format!("wrong block {number} was retired and is there")),
+                    Some((word, MISSED)) => self.table.find_again(pick, word),
+                    _ => {}
                 }
                 let bytes =
                     if self.random.below(4) == 0 { lease.view()?.to_vec()? } else { lease.read(Verify::Always)? };
@@ -666,11 +684,20 @@ impl Life {
         Ok(())
     }
 
+    /// Whether one of its own is there, for all that is known.
+    fn is_there(&self, work: &Work<'_>, at: usize) -> Result<bool> {
+        let word = self.table.word(at);
+        if word & 3 == MISSED && work.session.probe(&object(work.id, work.blocks.owned[at]))?.is_hit() {
+            self.table.find_again(at, word);
+        }
+        Ok(self.table.state(at) == THERE)
+    }
+
     /// Stores one of its own. Nobody else does, so whoever is in the way is a dead self of this worker's.
     fn store_owned(&mut self, talk: &mut Talk, work: &mut Work<'_>) -> Result<()> {
         let at = self.own();
         let number = work.blocks.owned[at];
-        if self.table.state(at) == THERE {
+        if self.is_there(work, at)? {
             return Ok(());
         }
         self.table.set(at, UNKNOWN);
@@ -768,7 +795,7 @@ impl Life {
     /// Reserves one of its own and thinks better of it.
     fn give_up(&mut self, work: &mut Work<'_>) -> Result<()> {
         let at = self.own();
-        if self.table.state(at) == THERE {
+        if self.is_there(work, at)? {
             return Ok(());
         }
         self.table.set(at, UNKNOWN);
