@@ -34,7 +34,7 @@ use crate::budget::{Purse, Unspent};
 use crate::engine::{Engine, Eviction};
 use crate::regime::Regime;
 use crate::step::step;
-use crate::store::class_mask;
+use crate::store::claim::class_mask;
 use crate::sync::{Ordering, edge, process};
 use crate::view::Clock;
 
@@ -305,8 +305,8 @@ impl<R: Regime> Engine<R> {
         if self.bring_home(slot, word, learnt) { Found::Room } else { Found::Nothing }
     }
 
-    /// A slot that is no block any more, or not yet, is looked at by every hand that comes by: its owner may die, its last
-    /// reader go.
+    /// A slot that is no block any more is looked at by every hand that comes by, until it is one again: its last reader may
+    /// go, and whoever claims it may die.
     pub(crate) fn look_here(&self, slot: u32) {
         let Some((clock, _)) = self.clock_of(slot) else { return };
         let (byte, horizon) = (self.tables.access(slot), horizon_of(clock));
@@ -320,9 +320,9 @@ impl<R: Regime> Engine<R> {
 
     /// The clock of a slot's class, and the class.
     fn clock_of(&self, slot: u32) -> Option<(&Clock, &SlotClass)> {
-        let classes = &self.tables.geometry().classes;
-        let index = classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)?;
-        Some((&self.tables.control().clocks[index], &classes[index]))
+        let geometry = self.tables.geometry();
+        let index = geometry.class_index_of(slot)?;
+        Some((&self.tables.control().clocks[index], &geometry.classes[index]))
     }
 
     /// A hand has passed all slots: the horizon moves on.
@@ -547,4 +547,11 @@ fn distance(byte: u8, horizon: u64) -> i8 {
 /// The access byte of a block that is due then.
 fn due_byte(epoch: u64, horizon: u64) -> u8 {
     (epoch.min(horizon + FURTHEST) % 128) as u8
+}
+
+/// Whether a hand that comes by would look at a slot.
+#[cfg(test)]
+pub(crate) fn is_due(tables: &crate::region::Tables, slot: u32) -> bool {
+    let byte = tables.access(slot).load(Ordering::Relaxed);
+    byte & VISITED == 0 && distance(byte, horizon_of(&tables.control().clocks[0])) <= 0
 }

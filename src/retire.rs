@@ -246,6 +246,7 @@ impl<R: Regime> Engine<R> {
 
     /// The same, of a block with this place. The identity must be read before the word moves.
     fn free_at(&self, slot: u32, shut: SlotWord, place: Option<Place>) -> bool {
+        self.look_here(slot);
         step!(RetireFree);
         if self.tables.slot(slot).swap(shut, shut.freed()).is_err() {
             return false;
@@ -281,6 +282,7 @@ impl<R: Regime> Engine<R> {
 
     /// The same, for the cause that is given where nothing was said when it was shut.
     pub(crate) fn free_drained_as(&self, slot: u32, word: SlotWord, cause: Cause) -> bool {
+        self.look_here(slot);
         step!(RetireFence);
         // ORDERING: SeqCst fence, [lease]: the word was shut by another call, maybe on another processor, and was
         // read above; the scan below must not be older than that.

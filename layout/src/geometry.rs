@@ -553,10 +553,16 @@ impl Geometry {
         self.offsets[kind as usize]
     }
 
+    /// Number of the class that this slot belongs to.
+    #[must_use]
+    pub fn class_index_of(&self, slot: u32) -> Option<usize> {
+        self.classes.iter().position(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)
+    }
+
     /// The class that this slot belongs to.
     #[must_use]
     pub fn class_of(&self, slot: u32) -> Option<&SlotClass> {
-        self.classes.iter().find(|class| slot.wrapping_sub(class.first_slot) < class.slot_count)
+        self.class_index_of(slot).map(|index| &self.classes[index])
     }
 
     /// First payload byte and size of a slot.

@@ -20,6 +20,13 @@ fn scene(scratch: &Scratch) -> (Region, Session, NamespaceId, u64) {
     (region, session, ns, slots)
 }
 
+/// Stores blocks, each of which finds room.
+fn fill(session: &Session, ns: NamespaceId, numbers: core::ops::Range<u64>) {
+    for number in numbers {
+        assert_eq!(store(session, &object(ns, number), &payload(number, BLOCK)), "stored", "{number}");
+    }
+}
+
 fn hit(session: &Session, ns: NamespaceId, number: u64) -> bool {
     session.probe(&object(ns, number)).expect("probe").is_hit()
 }
@@ -51,9 +58,7 @@ fn a_full_region_makes_room_for_whoever_stores() {
 fn leased_blocks_stay_and_all_leased_is_a_refusal() {
     let scratch = Scratch::new();
     let (region, session, ns, slots) = scene(&scratch);
-    for number in 0..slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 0..slots);
     let held: Vec<_> = (0..slots).map(|number| lease(&session, ns, number)).collect();
     for number in slots..slots + 20 {
         assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "no_space");
@@ -79,9 +84,7 @@ fn a_foreign_reader_keeps_its_block() {
     assert_eq!(store(&session, &object(ns, 0), &payload(0, BLOCK)), "stored");
     let mut leases = reader.acquire(&[object(ns, 0)], Batch::Each).expect("acquire");
     let lease = leases.pop().expect("one").expect("hit");
-    for number in 1..3 * slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 1..3 * slots);
     assert_eq!(lease.read(Verify::Always).expect("read"), payload(0, BLOCK));
     drop(lease);
     for number in 3 * slots..5 * slots {
@@ -122,9 +125,7 @@ fn what_stands_behind_a_shared_prefix_goes_before_it() {
 fn what_is_read_outlives_what_is_not() {
     let scratch = Scratch::new();
     let (_region, session, ns, slots) = scene(&scratch);
-    for number in 0..slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 0..slots);
     let hot = slots / 4;
     for turn in 0..3 * slots {
         // The first quarter is read again and again.
@@ -171,9 +172,7 @@ fn watermarks_keep_slots_free_and_are_checked() {
     let session = with(0.2, 0.3).expect("in order");
     let ns = session.namespace(&namespace("t")).expect("namespace");
     let slots = region.geometry().slot_count;
-    for number in 0..4 * u64::from(slots) {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 0..4 * u64::from(slots));
     // Looked at once in 64 claims.
     let free = region.usage().slots[0];
     assert!(free + 64 >= slots / 5, "{free} of {slots} slots are free");
@@ -188,17 +187,13 @@ fn a_pinned_block_stays_for_its_time() {
     let session = region.session_with("a", Role::Worker, options).expect("attach");
     let ns = session.namespace(&namespace("t")).expect("namespace");
     let slots = u64::from(region.geometry().slot_count);
-    for number in 0..3 {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 0..3);
     let all: Vec<_> = (0..3).map(|number| object(ns, number)).collect();
     let lifetime = Duration::from_secs(3600);
     let pins = session.pin(&all, lifetime).expect("pin");
     assert!(matches!(pins[..], [Pin::Pinned(_), Pin::Pinned(_), Pin::Refused(Why::SessionLimit)]), "{pins:?}");
     assert_eq!(session.pin(&[object(ns, 99)], lifetime).expect("pin"), [Pin::Refused(Why::SessionLimit)]);
-    for number in 100..100 + 4 * slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 100..100 + 4 * slots);
     assert_eq!([hit(&session, ns, 0), hit(&session, ns, 1), hit(&session, ns, 2)], [true, true, false]);
     let Pin::Pinned(first) = pins[0] else { panic!("pinned") };
     assert_eq!(session.unpin(first).expect("unpin"), Release::Released);
@@ -266,17 +261,13 @@ fn a_refusal_looks_at_a_bounded_number_of_slots() {
 fn a_refusal_ends_with_its_reason() {
     let scratch = Scratch::new();
     let (region, session, ns, slots) = scene(&scratch);
-    for number in 0..slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 0..slots);
     let reader = region.session("reader", Role::Worker).expect("attach");
     let all: Vec<_> = (0..slots).map(|number| object(ns, number)).collect();
     let leases = reader.acquire(&all, Batch::Each).expect("acquire");
     assert_eq!(store(&session, &object(ns, slots), &payload(slots, BLOCK)), "no_space");
     drop(leases);
-    for number in slots..2 * slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, slots..2 * slots);
 }
 
 /// Symptom: a full region never gets back the slot of a reader that forgot its copy. Cause: after one drained slot was
@@ -288,9 +279,7 @@ fn a_lapsed_copy_lease_frees_its_slot_though_others_drain_under_views() {
     let session = region.session("a", Role::Worker).expect("attach");
     let ns = session.namespace(&namespace("t")).expect("namespace");
     let slots = u64::from(region.geometry().slot_count);
-    for number in 0..slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 0..slots);
     let forgotten = slots / 2;
     let others: Vec<ObjectId> =
         (0..slots).filter(|number| *number != forgotten).map(|number| object(ns, number)).collect();
@@ -314,9 +303,7 @@ fn a_lapsed_copy_lease_frees_its_slot_though_others_drain_under_views() {
 fn slots_that_have_drained_go_before_any_block() {
     let scratch = Scratch::new();
     let (_region, session, ns, slots) = scene(&scratch);
-    for number in 0..slots {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, 0..slots);
     let gone = slots / 4;
     let held: Vec<_> = (0..gone).map(|number| lease(&session, ns, number)).collect();
     for number in 0..gone {
@@ -325,9 +312,7 @@ fn slots_that_have_drained_go_before_any_block() {
     for handle in held {
         assert_eq!(session.release(handle).expect("release"), Release::Released);
     }
-    for number in slots..slots + gone {
-        assert_eq!(store(&session, &object(ns, number), &payload(number, BLOCK)), "stored");
-    }
+    fill(&session, ns, slots..slots + gone);
     let lost: Vec<_> = (gone..slots + gone).filter(|number| !hit(&session, ns, *number)).collect();
     assert!(lost.is_empty(), "there was room for all; gone are {lost:?}");
 }
@@ -370,4 +355,28 @@ fn a_retire_is_not_undone_by_an_evictor_that_had_shut_the_block() {
     slot.swap(shut, shut.to(SlotState::Ready, Owner::NOBODY)).expect_err("the evictor puts nothing back");
     assert!(!hit(&session, ns, 1));
     assert_eq!(region.usage().slots[0], slots as u32, "the slot is free");
+}
+
+/// Symptom: a slot that was freed before its block was due, and is being written by somebody who dies, is passed over by the
+/// hands of all others for a whole lifetime of blocks.
+#[test]
+fn a_slot_that_is_no_block_is_due() {
+    let scratch = Scratch::new();
+    let (region, session, ns, slots) = scene(&scratch);
+    fill(&session, ns, 0..slots);
+    // Read, so that the bytes are marked besides.
+    let held: Vec<_> = (0..slots).map(|number| lease(&session, ns, number)).collect();
+    for handle in held {
+        assert_eq!(session.release(handle).expect("release"), Release::Released);
+    }
+    let tables = &region.inner().tables;
+    let is_due = |slot: &u64| crate::evict::is_due(tables, *slot as u32);
+    assert_eq!((0..slots).filter(is_due).count(), 0, "a block that was read is not due");
+    for number in 0..slots {
+        assert_eq!(session.retire(&object(ns, number)).expect("retire"), Retire::Retired);
+    }
+    assert_eq!((0..slots).filter(is_due).count() as u64, slots);
+    let reserved = session.reserve(&object(ns, 0), BLOCK as u64, ReserveOptions::default()).expect("reserve").granted();
+    assert_eq!((0..slots).filter(is_due).count() as u64, slots, "being written");
+    reserved.expect("room").abort().expect("abort");
 }

@@ -9,8 +9,8 @@ table of the region that they fall into.
   ./tools/ci/instructions.py --write    write that file
 
 Refused is: more than 5 % more instructions than in the table; another number of lines touched, in any table of the
-region; and, on the read path, a single store outside of the session's own area. Fewer instructions are no failure, but
-are told, since the table then lets the next change waste what was won."""
+region (but for one record, where something is stored); and, on the read path, a single store outside of the session's
+own area. Fewer instructions are no failure, but are told, since the table then lets the next change waste what was won."""
 
 import concurrent.futures
 import json
@@ -124,6 +124,15 @@ def show(table):
         print(f"{operation:<15} {row['instructions']:>12}  {mine:<62} {listed(common):<44} {', '.join(row.get('stored_elsewhere', [])) or '-'}")
 
 
+def as_before(operation, now, before):
+    """Whether as many lines are touched. A store looks at the records of all that live in its bucket, one or two of them
+    by the region's random seed: one more or less is no news there."""
+    if not now or not before:
+        return now == before
+    slack = {"Records": 1} if operation in STORES else {}
+    return all(abs(now.get(name, 0) - before.get(name, 0)) <= slack.get(name, 0) for name in now.keys() | before.keys())
+
+
 def faults(table, wanted):
     for operation, row in table.items():
         before = wanted.get(operation)
@@ -134,7 +143,7 @@ def faults(table, wanted):
             yield f"{operation}: {row['instructions']} instructions, {before['instructions']} in the table"
         if row["instructions"] < before["instructions"] * (1 - TOLERANCE):
             print(f"{operation}: {row['instructions']} instructions, {before['instructions']} in the table; run with --write")
-        if row.get("lines") != before.get("lines"):
+        if not as_before(operation, row.get("lines"), before.get("lines")):
             yield f"{operation}: touches {row.get('lines')}, in the table {before.get('lines')}"
     for operation in READS:
         if table[operation]["stored_elsewhere"]:

@@ -700,6 +700,7 @@ impl Life {
         if self.is_there(work, at)? {
             return Ok(());
         }
+        let before = self.table.state(at);
         self.table.set(at, UNKNOWN);
         let start = Instant::now();
         loop {
@@ -710,7 +711,8 @@ impl Life {
                     return Ok(());
                 }
                 Stored::NotNow("no_space") => {
-                    self.table.set(at, ABSENT);
+                    // What was missed before may be in the hands of an evictor that puts it back.
+                    self.table.set(at, if before == ABSENT { ABSENT } else { UNKNOWN });
                     count(&self.table.refused);
                     return self.make_room(work);
                 }
