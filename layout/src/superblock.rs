@@ -265,7 +265,7 @@ pub struct Superblock {
     pub hosts: u8,
     /// Zero.
     pub reserved0: [u8; 2],
-    /// [`PAGE_BYTES`](crate::PAGE_BYTES).
+    /// [`PAGE_BYTES`].
     pub page_bytes: u32,
     /// [`LINE_BYTES`](crate::LINE_BYTES).
     pub line_bytes: u32,
