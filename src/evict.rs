@@ -307,6 +307,7 @@ impl<R: Regime> Engine<R> {
 
     /// A slot that is no block any more is looked at by every hand that comes by, until it is one again: its last reader may
     /// go, and whoever claims it may die.
+    #[cfg(not(maru_loom))]
     pub(crate) fn look_here(&self, slot: u32) {
         let Some((clock, _)) = self.clock_of(slot) else { return };
         let (byte, horizon) = (self.tables.access(slot), horizon_of(clock));
@@ -317,6 +318,10 @@ impl<R: Regime> Engine<R> {
             byte.store(due_byte(horizon, horizon), Ordering::Relaxed);
         }
     }
+
+    /// A hint, which a model would explore for nothing.
+    #[cfg(maru_loom)]
+    pub(crate) fn look_here(&self, _: u32) {}
 
     /// The clock of a slot's class, and the class.
     fn clock_of(&self, slot: u32) -> Option<(&Clock, &SlotClass)> {
